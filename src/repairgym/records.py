@@ -1,7 +1,6 @@
 """The records that stages exchange: frozen, schema-versioned, JSON-serializable.
 
-Reads and makes nothing by itself. Invariants: unknown fields are errors, a record never changes after it is made,
-and `TokenLedger` arrays have one length. Layers above add behavior; this module imports none of them.
+Unknown fields are errors, and a record never changes after it is made. Layers above add behavior.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ SCHEMA_VERSION = 1
 class Record(BaseModel):
     """Base of all records: frozen, and an unknown field is an error."""
 
+    __test__ = False  # pytest collects no record, whatever its name
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     def digest(self) -> str:
@@ -49,8 +49,6 @@ class TestOutcome(StrEnum):
 class TestResult(Record):
     """Result of one test."""
 
-    __test__ = False
-
     outcome: TestOutcome
     message: str = ""
     """First line of the failure, e.g. ``assert 3 == 4``; empty when passed."""
@@ -59,8 +57,6 @@ class TestResult(Record):
 
 class TestRunner(Record):
     """Program that runs the tests, and the channel of their outcomes."""
-
-    __test__ = False
 
     type: Literal["pytest", "unittest", "junit_xml", "exit_code"] = "pytest"
     """``pytest`` and ``unittest`` write signed records; ``junit_xml`` is a command that writes a report, ``exit_code``
@@ -87,8 +83,6 @@ class TestRunner(Record):
 class TestRequest(Record):
     """Tests to run, and their bounds."""
 
-    __test__ = False
-
     test_ids: tuple[str, ...]
     """Ids as the runner has them (pytest and unittest: node ids relative to the root); empty means the whole suite."""
     timeout_s: float = 60.0
@@ -111,8 +105,6 @@ class TestRequest(Record):
 
 class TestRun(Record):
     """Outcome of one :class:`TestRequest`."""
-
-    __test__ = False
 
     results: dict[str, TestResult]
     """One entry per requested id (or per collected id when the whole suite ran)."""
@@ -213,12 +205,8 @@ class Certificate(Record):
     @property
     def is_valid(self) -> bool:
         """True when every empty run failed and every gold run passed."""
-        return (
-            self.num_empty_runs > 0
-            and self.num_gold_runs > 0
-            and self.num_empty_failed == self.num_empty_runs
-            and self.num_gold_passed == self.num_gold_runs
-        )
+        has_failed = 0 < self.num_empty_runs == self.num_empty_failed
+        return has_failed and 0 < self.num_gold_runs == self.num_gold_passed
 
 
 ErrorClass = Literal[
@@ -413,14 +401,9 @@ AttemptOutcome = Literal["passed", "same_error", "other_error", "unknown"]
 
 
 OVERLONG = (
-    StopReason.TURN_LIMIT,
-    StopReason.TOOL_CALL_LIMIT,
-    StopReason.TOKEN_LIMIT,
-    StopReason.OUTPUT_TOKEN_LIMIT,
-    StopReason.TIME_LIMIT,
-    StopReason.COST_LIMIT,
-    StopReason.LOOP,
-)
+    StopReason.TURN_LIMIT, StopReason.TOOL_CALL_LIMIT, StopReason.TOKEN_LIMIT, StopReason.OUTPUT_TOKEN_LIMIT,
+    StopReason.TIME_LIMIT, StopReason.COST_LIMIT, StopReason.LOOP,
+)  # fmt: skip
 """Episodes that a limit ended; each limit keeps its own count."""
 
 

@@ -1,7 +1,4 @@
-"""Checks of paths and names before a command imports torch, so that mistakes are reported at once.
-
-Guarantee: imports no torch.
-"""
+"""Checks of paths and names before a command imports torch, so that mistakes are reported at once."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from typing import TYPE_CHECKING, cast, get_args
 from repairgym.config.models import EndpointConfig
 from repairgym.errors import InputError, ModelFolderError
 from repairgym.inference.model_source import resolve_model
+from repairgym.records import Task
 from repairgym.rollout.jobs import PolicyRef, ServerProtocol
 from repairgym.tasks.store import TaskStore
 
@@ -19,56 +17,41 @@ if TYPE_CHECKING:
 
 
 def check_tasks(folder: Path) -> Path:
-    """Return ``folder`` if it holds tasks.
-
-    Raises:
-        InputError: it holds no tasks; the message says how to make them.
-    """
+    """Return ``folder`` if it holds tasks; else raise an `InputError` that says how to make them."""
     store = TaskStore(folder)
     if not store.has_tasks:
         store.load()
     return folder
 
 
-def check_new_run(folder: Path) -> Path:
-    """Return ``folder`` if it can hold a run.
+def load_tasks(folder: Path) -> dict[str, Task]:
+    """Return id -> task of a folder with certified tasks."""
+    return {task.id: task for task in TaskStore(folder).load()}
 
-    Raises:
-        InputError: it is a file.
-    """
+
+def check_new_run(folder: Path) -> Path:
+    """Return ``folder`` if it can hold a run; raise an `InputError` if it is a file."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"got the run folder {folder}, which is a file; name a new or existing folder")
     return folder
 
 
 def check_run(folder: Path) -> Path:
-    """Return ``folder`` if it holds a run.
-
-    Raises:
-        InputError: it holds no run.
-    """
+    """Return ``folder`` if it holds a run; else raise an `InputError`."""
     if not (folder / "run.db").is_file():
         raise InputError(f"{folder} is no run folder: it has no run.db")
     return folder
 
 
 def open_stored(run: Path) -> RunStore:
-    """Open the store of ``run`` for reading.
-
-    Raises:
-        InputError: the folder holds no run.
-    """
+    """Open the store of ``run`` for reading; raise an `InputError` if the folder holds no run."""
     from repairgym.rollout.store import RunStore
 
     return RunStore.open(check_run(run) / "run.db", is_read_only=True)
 
 
 def find_model(argument: str | Path) -> Path:
-    """Return the folder of a model argument: a folder, or a model of the hub, which is downloaded.
-
-    Raises:
-        ModelFolderError: no such model, or the folder holds none.
-    """
+    """Return the folder of a model argument: a folder, or a model of the hub, which is downloaded."""
     folder = resolve_model(str(argument))
     if missing := [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]:
         raise ModelFolderError(
@@ -87,12 +70,7 @@ def is_script(name: str) -> bool:
 
 
 def find_policy(name: str, temperature: float, endpoint: EndpointConfig) -> PolicyRef:
-    """Return a scripted policy by name, ``openai`` or ``vllm`` for the model of ``endpoint``, or a model.
-
-    Raises:
-        InputError: none of these.
-        ConfigError: the server has no address or model.
-    """
+    """Return a scripted policy by name, ``openai`` or ``vllm`` for the model of ``endpoint``, or a model."""
     if is_script(name):
         return PolicyRef(name)
     if name in get_args(ServerProtocol):

@@ -45,7 +45,10 @@ def demo(
 
     require_one_process()
     if not resume:
-        _create(folder, resolved)
+        if (folder / "config.toml").exists():
+            raise InputError(f"{folder} holds a run already; resume it with: repairgym demo --resume --run {folder}")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.toml").write_text(to_toml(resolved), encoding="utf-8")
     _run(folder, resolved)
 
 
@@ -54,13 +57,6 @@ def _newest() -> Path:
     if not runs:
         raise InputError(f"no demo run under {RUNS}/ to resume; start one with: repairgym demo")
     return runs[-1]
-
-
-def _create(folder: Path, config: DemoConfig) -> None:
-    if (folder / "config.toml").exists():
-        raise InputError(f"{folder} holds a run already; resume it with: repairgym demo --resume --run {folder}")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
 
 
 def _run(folder: Path, config: DemoConfig) -> None:

@@ -1,7 +1,7 @@
 """Progress bars and tables of commands.
 
-Reads progress calls, run stores and `Table` records; prints. Guarantees: a pipe gets occasional lines instead of
-bars; text of a model or program is never interpreted (no markup, no control characters).
+A pipe gets occasional lines instead of bars. Text of a model or program is never interpreted: no markup, no control
+characters.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import typer
@@ -57,9 +56,7 @@ class ProgressDisplay:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._is_live:
             self._live.stop()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repairgym.cli.arguments import check_new_run, check_tasks, find_policy, open_stored, tokenizer_folder
+from repairgym.cli.arguments import check_new_run, check_tasks, find_policy, load_tasks, open_stored, tokenizer_folder
 from repairgym.cli.options import (
     AsJson,
     NewRun,
@@ -137,9 +137,7 @@ def replay(run: RunFolder, config: ReplayCommandConfig, tasks: TasksOption = Non
 
     Example: repairgym replay runs/teacher --tasks tasks num_episodes=100
     """
-    from repairgym.tasks.store import TaskStore
-
-    known = {task.id: task for task in TaskStore(tasks or run / "tasks").load()}
+    known = load_tasks(tasks or run / "tasks")
     with open_stored(run) as store:
         chosen = _choose(store.trajectories(phase=config.phase or None), known, config)
     replays = asyncio.run(_replay(chosen, known, tokenizer_folder(model), config))

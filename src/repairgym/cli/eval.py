@@ -1,22 +1,37 @@
-"""`repairgym eval`: Pass@1 and Pass@k of a policy on tasks, comparisons and cold regrading."""
+"""`repairgym eval`: Pass@1 and Pass@k of a policy on tasks, comparisons, the matrix, audits and cold regrading."""
+
+from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repairgym.cli.arguments import check_new_run, check_tasks, find_policy, open_stored, tokenizer_folder
-from repairgym.cli.eval_studies import audit, exploit_study, matrix
+from repairgym.cli import arguments
+from repairgym.cli.arguments import check_new_run, check_tasks, find_policy, load_tasks, open_stored
 from repairgym.cli.options import AsJson, NewRun, RunFolder, Tasks, TasksOption, Tokenizer, configured, print_json
-from repairgym.config.evaluation import EvalCommandConfig
+from repairgym.config.evaluation import (
+    AuditConfig,
+    DataFilesConfig,
+    EvalCommandConfig,
+    ExploitStudyConfig,
+    MatrixConfig,
+)
+from repairgym.config.loading import to_toml
+from repairgym.config.rollout import RolloutConfig
 from repairgym.config.sandbox import SandboxConfig
 from repairgym.errors import InputError, TaskError
-from repairgym.records import Task
+from repairgym.records import Task, VerdictKind
+from repairgym.tasks.store import TASKS_FILE
 
+if TYPE_CHECKING:
+    from repairgym.training.run import Run
+
+MATRIX_FOLDER = "matrix"
 app = typer.Typer(help="Measure Pass@1 and Pass@k, with their uncertainty.", no_args_is_help=True, add_completion=False)
-for study in (matrix, audit, exploit_study):
-    app.command()(study)
 
 PhaseOption = Annotated[str, typer.Option(help="Evaluation phase; default: the only one of the run.")]
 
@@ -46,7 +61,7 @@ def run_command(
     from repairgym.training.run import select_tasks
 
     ref = ref or find_policy(str(shipped_base()), rollout.temperature, config.endpoint)
-    folder = tokenizer_folder(model, ref)
+    folder = arguments.tokenizer_folder(model, ref)
     check_policy(ref, folder, rollout)
     test_set = f"{config.select.split}-{config.select.source}"
     fingerprint = policy_fingerprint(ref, rollout)
@@ -100,9 +115,7 @@ def _show(run: Path, tasks: Path, phase: str, as_json: bool = False) -> None:
 
 def _certified_tasks(folder: Path) -> dict[str, Task]:
     """Return id -> task; none where the folder has only imported tasks or is missing."""
-    from repairgym.tasks.store import TASKS_FILE, TaskStore
-
-    return {task.id: task for task in TaskStore(folder).load()} if (folder / TASKS_FILE).is_file() else {}
+    return load_tasks(folder) if (folder / TASKS_FILE).is_file() else {}
 
 
 def _packages_of(tasks: dict[str, Task]) -> dict[str, str]:
@@ -171,12 +184,10 @@ def regrade(run: RunFolder, tasks: TasksOption = None) -> None:
     Example: repairgym eval regrade runs/demo-20260101-120000
     """
     from repairgym.cli.display import ProgressDisplay
-    from repairgym.records import VerdictKind
     from repairgym.rollout.names import AUDIT
-    from repairgym.tasks.store import TaskStore
     from repairgym.training.evaluate import regrade_cold
 
-    known = {task.id: task for task in TaskStore(tasks or run / "tasks").load()}
+    known = load_tasks(tasks or run / "tasks")
     with open_stored(run) as store:
         passed = [row for row in store.rows() if row.verdict is VerdictKind.PASSED]
         rewarded = [store.trajectory(row.id) for row in passed if not row.phase.startswith(AUDIT)]
@@ -202,9 +213,8 @@ def agreement(
     """
     from repairgym.cli.display import ProgressDisplay
     from repairgym.grading.agreement import compare_warm_and_cold, one_per_package
-    from repairgym.tasks.store import TaskStore
 
-    chosen = one_per_package(TaskStore(tasks).load(), num_per_package)
+    chosen = one_per_package(tuple(load_tasks(tasks).values()), num_per_package)
 
     async def compare() -> tuple[int, int]:
         num_different = num_pairs = num_done = 0
@@ -222,3 +232,126 @@ def agreement(
     typer.echo(f"{num_pairs - num_different} of {num_pairs} pairs of verdicts agree ({len(chosen)} tasks)")
     if num_different:
         raise TaskError(f"{num_different} pairs of verdicts differ or are wrong for their patch")
+
+
+# --- studies -------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+@configured
+def matrix(tasks: Tasks, run: NewRun, config: MatrixConfig) -> None:
+    """Evaluate policies in environments (pipelines, tools, prompts, gates); table, heat map and findings in words.
+
+    Example: repairgym eval matrix tasks runs/matrix --config matrix.toml num_samples=2
+    """
+    temperature = _common_temperature(config)
+    policies = {
+        name: find_policy(entry.policy, temperature, config.endpoint) for name, entry in config.policies.items()
+    }
+    check_tasks(tasks), check_new_run(run)
+    from repairgym.analysis.tables import matrix_tables
+    from repairgym.cli.display import print_table
+    from repairgym.cli.running import check_policy, open_run
+    from repairgym.evaluation.matrix import build_matrix
+    from repairgym.inference.loading import shipped_base
+    from repairgym.report.data_files import export
+    from repairgym.report.figures import heat_plot
+    from repairgym.report.html import write_report
+    from repairgym.report.run_folder import MATRIX_FILE
+    from repairgym.studies.without_learning import run_matrix
+
+    @contextmanager
+    def open_environment(rollout: RolloutConfig, model: Path) -> Iterator[Run]:
+        for ref in policies.values():
+            check_policy(ref, model, rollout)
+        with open_run(run, tasks, model, rollout, config.seed) as opened:
+            yield opened
+
+    run.mkdir(parents=True, exist_ok=True)
+    (run / MATRIX_FILE).write_text(to_toml(config), encoding="utf-8")
+    run_matrix(config, policies, open_environment, shipped_base())
+    with open_stored(run) as store:
+        result = build_matrix(store, config)
+    tables = matrix_tables(result)
+    for table in tables:
+        print_table(table)
+    for finding in result.findings:
+        typer.echo(finding)
+    export(tables, [heat_plot(result)], run / MATRIX_FOLDER, DataFilesConfig())
+    typer.echo(f"tables and heat map: {run / MATRIX_FOLDER}; report: {write_report(run)}")
+
+
+def _common_temperature(config: MatrixConfig) -> float:
+    temperature, *others = sorted({environment.temperature for environment in config.environments.values()})
+    if others:
+        raise InputError(
+            f"got environments of temperatures {[temperature, *others]}; a matrix needs a single temperature"
+        )
+    return temperature
+
+
+@app.command()
+@configured
+def audit(run: RunFolder, config: AuditConfig, tasks: TasksOption = None) -> None:
+    """Grade rewarded submissions again with every gate and compare the rewards; resumable.
+
+    Example: repairgym eval audit runs/rl phase=rl num_per_step=16
+    """
+    arguments.check_run(run)
+    asyncio.run(_audit(run, tasks or run / "tasks", config))
+
+
+async def _audit(run: Path, tasks: Path, config: AuditConfig) -> None:
+    from repairgym.analysis.curves import gap_trend, reward_gap
+    from repairgym.cli.display import ProgressDisplay
+    from repairgym.report.wording import gap_claim
+    from repairgym.rollout.names import audit_phase
+    from repairgym.rollout.store import RunStore
+    from repairgym.training.evaluate import audit, open_grader
+    from repairgym.training.run_settings import CallConfig, keep_config
+
+    known = load_tasks(tasks)
+    with RunStore.open(run / "run.db") as store, ProgressDisplay() as progress:
+        keep_config(
+            run, CallConfig(f"audit-{config.phase}", config, free=("num_per_step", "num_in_flight", "sandbox.*"))
+        )
+        backend, grader = open_grader(config.sandbox, config.grading)
+        try:
+            num = await audit(store, known, config, grader, progress)
+        finally:
+            await backend.close()
+        rows, audited = store.rows(phase=config.phase), store.rows(phase=audit_phase(config.phase))
+    for point in reward_gap(rows, audited):
+        typer.echo(
+            f"step {point.step}: reported {point.reported:.3f}, validated {point.validated:.3f}, "
+            f"gap {point.gap:+.3f} ({point.ci_low:+.3f} to {point.ci_high:+.3f}), {point.num_audited} submissions"
+        )
+    trend = gap_trend(rows, audited)
+    typer.echo(gap_claim(trend) if trend else f"{num} submissions audited; a trend needs at least two steps")
+
+
+@app.command()
+@configured
+def exploit_study(
+    tasks: Annotated[Path, typer.Argument(help="Folder of tasks, best exposed ones (repairgym tasks expose).")],
+    run: NewRun,
+    config: ExploitStudyConfig,
+) -> None:
+    """Run a scripted policy whose share of cheats rises, by default graded without gates.
+
+    Afterwards `repairgym eval audit RUN phase=exploit-study` and `repairgym report RUN` show the reward gap.
+
+    Example: repairgym eval exploit-study exposed runs/study select.num_tasks=12
+    """
+    check_tasks(tasks), check_new_run(run)
+    from repairgym.cli.running import open_run
+    from repairgym.inference.loading import shipped_base
+    from repairgym.studies.without_learning import cheat_shares, run_exploit_study
+    from repairgym.training.run import select_tasks
+    from repairgym.training.run_settings import CallConfig
+
+    call = CallConfig("exploit-study", config, free=("select.*", "num_samples"))
+    with open_run(run, tasks, shipped_base(), config.rollout, config.seed, call=call) as opened:
+        rewards = run_exploit_study(opened, config, select_tasks(opened, config.select))
+    for step, (share, reward) in enumerate(zip(cheat_shares(config), rewards, strict=True)):
+        typer.echo(f"step {step}: {share:.0%} cheats, reported reward {reward:.3f}")

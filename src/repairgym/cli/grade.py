@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repairgym.cli.arguments import check_tasks
+from repairgym.cli.arguments import check_tasks, load_tasks
 from repairgym.cli.options import AsJson, Tasks, configured
 from repairgym.config.commands import GradeCommandConfig
 from repairgym.config.loading import to_toml
@@ -59,9 +59,8 @@ def _grade(config: GradeCommandConfig, tasks: Path, predictions: Path, results: 
     from repairgym.grading.predictions.reading import read_predictions, reject_unknown
     from repairgym.grading.predictions.results import summarize, swe_bench_report
     from repairgym.records import VerdictKind
-    from repairgym.tasks.store import TaskStore
 
-    known = {task.id: task for task in TaskStore(tasks).load()}
+    known = load_tasks(tasks)
     file = reject_unknown(read_predictions(predictions), known)
     results.write(results.folder / "config.toml", to_toml(config).rstrip("\n"))
     graded: list[GradedPrediction] = []

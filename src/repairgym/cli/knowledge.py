@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repairgym.cli.arguments import open_stored
+from repairgym.cli.arguments import load_tasks, open_stored
 from repairgym.cli.options import Tasks, configured
 from repairgym.config.commands import StartsConfig
 
@@ -39,9 +39,8 @@ def add(
     from repairgym.agent.pipelines.paper_a import load_starts
     from repairgym.agent.tools.knowledge import KnowledgeBase
     from repairgym.studies.knowledge import add_run
-    from repairgym.tasks.store import TaskStore
 
-    known = {task.id: task for task in TaskStore(tasks).load()}
+    known = load_tasks(tasks)
     errors = load_starts(starts) if starts else {}
     with (
         open_stored(run) as store,
@@ -118,9 +117,8 @@ async def _find_starts(config: StartsConfig, tasks: Path, path: Path | None) -> 
     from repairgym.studies.knowledge import find_starts
     from repairgym.tasks.build.validation import task_layers
     from repairgym.tasks.layers.store import LayerStore
-    from repairgym.tasks.store import TaskStore
 
-    known = TaskStore(tasks).load()
+    known = tuple(load_tasks(tasks).values())
     knowledge = KnowledgeBase.open(path) if path else None
     layers = LayerStore(config=config.layers)
     backend = create_backend(config.sandbox)

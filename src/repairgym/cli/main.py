@@ -260,9 +260,5 @@ def root(
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run `repairgym` with ``args`` (default: the command line).
-
-    Raises:
-        SystemExit: always, with the exit code.
-    """
+    """Run `repairgym` with ``args`` (default: the command line) and exit with its code."""
     typer.main.get_command(create_app())(args=None if args is None else list(args), prog_name="repairgym")

@@ -39,12 +39,7 @@ def resolve(
     config: Config = None,
     dry_run: DryRun = False,
 ) -> ConfigT:
-    """Return the configuration of a call.
-
-    Raises:
-        typer.Exit: a dry run, whose configuration is printed.
-        InputError, ConfigError: as of `load_config`.
-    """
+    """Return the configuration of a call; a dry run prints it and exits."""
     resolved = load_config(cls, config_files(config, preset), overrides or ())
     if dry_run:
         typer.echo(to_toml(resolved), nl=False)

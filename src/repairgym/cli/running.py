@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from repairgym.cli.arguments import load_tasks
 from repairgym.cli.display import ProgressDisplay
 from repairgym.config.cluster import ClusterConfig
 from repairgym.config.rollout import RolloutConfig, WatchConfig
@@ -13,7 +14,6 @@ from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.trackers import tracking
 from repairgym.rollout.workers import WorkerSetup
-from repairgym.tasks.store import TaskStore
 from repairgym.training.run import Run, locked
 from repairgym.training.run_settings import CallConfig, keep_config
 
@@ -35,18 +35,11 @@ def open_run(
     """Open a run over ``tasks`` and lock it; make the folder and its store when they are missing.
 
     The folder keeps ``call``; a resumed run needs the same one (`keep_config`). Only this process writes to the run.
-
-    Raises:
-        InputError: no tasks, ``model`` is no model folder, another process works on the run, or it was begun with
-            another ``call``.
-        ConfigError: a tracker of ``watch``, or Ray, is not installed.
-        ClusterError: the cluster cannot be used.
-        SandboxUnavailableError: a node of it cannot make sandboxes.
     """
     from repairgym.inference.loading import load_tokenizer
 
     load_tokenizer(model)
-    known = {task.id: task for task in TaskStore(tasks).load()}
+    known = load_tasks(tasks)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "run.db"
     with locked(folder):
@@ -77,12 +70,7 @@ def _open_pool(
 
 
 def check_policy(ref: PolicyRef, model: Path, rollout: RolloutConfig) -> None:
-    """Check the servers of the policy ``vllm`` before a run; ``model`` is the folder with its tokenizer.
-
-    Raises:
-        ServerRejectedError: a server does not fit the run; the message says how to fix it.
-        ServerDownError: a server does not answer.
-    """
+    """Check the servers of the policy ``vllm`` before a run; ``model`` is the folder with its tokenizer."""
     if ref.protocol == "vllm" and ref.endpoint is not None:
         from repairgym.inference.loading import load_tokenizer
         from repairgym.inference.renderer import ChatRenderer
@@ -93,12 +81,7 @@ def check_policy(ref: PolicyRef, model: Path, rollout: RolloutConfig) -> None:
 
 
 def import_checkpoint(run: Path, source: Path, stage: str) -> None:
-    """Copy a model folder into the run folder as checkpoint ``stage``, unless it exists.
-
-    Raises:
-        ModelFolderError: ``source`` holds no model with a tokenizer.
-        InputError: the run was begun with another model.
-    """
+    """Copy a model folder into the run folder as checkpoint ``stage``; if it exists, check that it is the same."""
     from repairgym.inference.loading import copy_folder, load_tokenizer
     from repairgym.training.evaluate import weights_digest
 

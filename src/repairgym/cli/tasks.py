@@ -192,7 +192,7 @@ def verify(
     for task_id, failure in failures.items():
         _print_failure(console, task_id, failure)
     try:
-        failures |= asyncio.run(_run(console, tasks, set(known), num_runs, num_concurrent, file))
+        asyncio.run(_validate(console, tasks, failures, num_runs, num_concurrent, file))
     except KeyboardInterrupt as error:
         kept = "finished tasks are in the evidence file, " if file else ""
         raise Interrupted(f"interrupted; {kept}run the same command again") from error
@@ -210,24 +210,22 @@ def _draw(tasks: Sequence[Task], share: float, seed: int) -> Sequence[Task]:
     return [task for task in tasks if task.id in drawn]
 
 
-async def _run(
+async def _validate(
     console: Console,
     tasks: Sequence[Task],
-    known: set[str],
+    failures: dict[str, str],
     num_runs: int,
     num_concurrent: int,
     file: EvidenceFile | None,
-) -> dict[str, str]:
-    """Validate the tasks not in ``known``; return task id -> failure (empty if valid) and print each failure."""
-    left = [task for task in tasks if task.id not in known]
-    failures: dict[str, str] = {}
+) -> None:
+    """Validate the tasks not in ``failures``; add task id -> failure (empty if valid) and print each failure."""
+    left = [task for task in tasks if task.id not in failures]
     record = file.add if file else lambda _: None
     with ProgressDisplay() as progress:
         async for task, failure in verify_tasks(left, num_runs, num_concurrent, record=record):
             failures[task.id] = failure
-            progress("verify", len(known) + len(failures), len(tasks), "")
+            progress("verify", len(failures), len(tasks), "")
             _print_failure(console, task.id, failure)
-    return failures
 
 
 def _print_failure(console: Console, task_id: str, failure: str) -> None:
@@ -272,16 +270,12 @@ def curate_tasks(
         raise InputError(f"there is no {evidence}; make it with: repairgym tasks verify {folder} --evidence {evidence}")
     seen = EvidenceFile(evidence).load() if evidence else {}
     funnel = curate(TaskStore(folder), output, config, seen, read_solve_rates(runs or [], phase))
-    print_funnel(Console(), funnel)
+    _print_funnel(Console(), funnel)
     typer.echo(f"{funnel.num_kept} tasks in {output}; ids and reasons of the others: {output / CURATION_FILE}")
 
 
 def read_solve_rates(runs: list[Path], phase: str) -> dict[str, SolveRate]:
-    """Return task id -> passed and valid samples of ``phase`` over all ``runs``; exploits count as not solved.
-
-    Raises:
-        InputError: a folder is no run, or no run has samples of ``phase``.
-    """
+    """Return task id -> passed and valid samples of ``phase`` over all ``runs``; exploits count as not solved."""
     passed: Counter[str] = Counter()
     valid: Counter[str] = Counter()
     for run in runs:
@@ -294,8 +288,7 @@ def read_solve_rates(runs: list[Path], phase: str) -> dict[str, SolveRate]:
     return {task_id: SolveRate(passed[task_id], count) for task_id, count in valid.items() if count}
 
 
-def print_funnel(console: Console, funnel: CurationFunnel) -> None:
-    """Print the funnel as a table."""
+def _print_funnel(console: Console, funnel: CurationFunnel) -> None:
     table = Table("filter", "left out", "not measured", "left", "rule of")
     for column in table.columns[1:4]:
         column.justify = "right"
@@ -325,12 +318,10 @@ def expose_tasks(
     if (output / TASKS_FILE).exists():
         raise InputError(f"{output} holds tasks already; name a new folder")
     layers = LayerStore()
-    exposed = []
-    for number, task in enumerate(store.load()):
-        is_test = opens_test and number % 2 == 1
-        copy = expose(task, "test", pinned_tree(task, layers)) if is_test else expose(task)
-        if copy:
-            exposed.append(copy)
-    documents = [store.load_document(name) for name in (FUNNEL_FILE, MANIFEST_FILE)]
-    TaskStore(output).save(exposed, documents[0], documents[1])
+    copies = [
+        expose(task, "test", pinned_tree(task, layers)) if opens_test and number % 2 == 1 else expose(task)
+        for number, task in enumerate(store.load())
+    ]
+    exposed = [copy for copy in copies if copy]
+    TaskStore(output).save(exposed, store.load_document(FUNNEL_FILE), store.load_document(MANIFEST_FILE))
     typer.echo(f"{len(exposed)} exposed tasks in {output}; grade policies trained on them with every gate")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repairgym.cli.arguments import open_stored, tokenizer_folder
+from repairgym.cli.arguments import load_tasks, open_stored, tokenizer_folder
 from repairgym.cli.options import RunFolder, configured
 from repairgym.config.commands import TrajectoryTablesConfig
 from repairgym.errors import ConfigError, InputError
@@ -71,10 +71,9 @@ def import_command(
     """
     from repairgym.bridges.trajectories.files import Gradings, import_trajectories, read_trajectories
     from repairgym.rollout.store import RunStore
-    from repairgym.tasks.store import TaskStore
 
     form = None if format_name == AUTO else _format(format_name)
-    known = {task.id: task for task in TaskStore(tasks).load()}
+    known = load_tasks(tasks)
     gradings = Gradings(graded) if graded else None
     renderer = _renderer(model)
     run.mkdir(parents=True, exist_ok=True)

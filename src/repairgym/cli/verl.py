@@ -52,23 +52,16 @@ class VerlPlan:
 def load_verl_plan(
     recipe: VerlRecipe, config: Sequence[Path] | None, machine: Path | None, overrides: Sequence[str]
 ) -> VerlPlan:
-    """Load both configurations; overrides that begin with ``verl.`` are the machine's.
-
-    Raises:
-        ConfigError: an unknown key, a wrong type, or an engine that does not fit its device.
-        InputError: a file cannot be read.
-    """
+    """Load both configurations; overrides that begin with ``verl.`` are the machine's."""
     from repairgym.bridges.verl.config_files import read_comments
     from repairgym.bridges.verl.training import SOURCES
 
     of_machine = [text.removeprefix(_MACHINE_PREFIX) for text in overrides if text.startswith(_MACHINE_PREFIX)]
     others = [text for text in overrides if not text.startswith(_MACHINE_PREFIX)]
-    resolved: RlCommandConfig | DistillThenGrpoConfig | TwoStageConfig = load_config(SOURCES[recipe], config, others)
+    resolved = load_config(SOURCES[recipe], config, others)
     comments = {key: text for file in config or () for key, text in read_comments(file).items()}
-    changed = {text.partition("=")[0].strip(): "given on the command line" for text in others}
-    return VerlPlan(
-        recipe, resolved, load_config(VerlConfig, file_or_preset(machine), of_machine), {**comments, **changed}
-    )
+    comments |= {text.partition("=")[0].strip(): "given on the command line" for text in others}
+    return VerlPlan(recipe, resolved, load_config(VerlConfig, file_or_preset(machine), of_machine), comments)
 
 
 app = typer.Typer(help="Configurations and data sets of RL under verl.", no_args_is_help=True, add_completion=False)
@@ -126,6 +119,6 @@ def check(overrides: Overrides = None, machine: Machine = None) -> None:
     """
     from repairgym.bridges.versions import check_verl_versions
 
-    given = [text.removeprefix("verl.") for text in overrides or []]
+    given = [text.removeprefix(_MACHINE_PREFIX) for text in overrides or []]
     versions = check_verl_versions(load_config(VerlConfig, file_or_preset(machine), given))
     typer.echo(", ".join(f"{name} {version}" for name, version in versions.items()))

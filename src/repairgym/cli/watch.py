@@ -15,11 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from repairgym.cli.options import RunFolder
-from repairgym.rollout.names import ALARM_PREFIX
+from repairgym.rollout.names import ALARM_PREFIX, RL
 from repairgym.rollout.rows import Event, PhaseRow
 from repairgym.rollout.store import RunStore
 
-RL_PHASE = "rl"
 STAGES = ("queue", "prefill", "decode", "tool", "grade")
 _COLUMNS = (
     ("reward", "rollout/reward_mean", ".3f"),
@@ -61,7 +60,7 @@ class Snapshot:
 
 def read_snapshot(store: RunStore) -> Snapshot:
     """Read the present state of ``store``."""
-    columns = {name: dict(store.metrics(RL_PHASE, name)) for _, name, _ in _COLUMNS}
+    columns = {name: dict(store.metrics(RL, name)) for _, name, _ in _COLUMNS}
     return Snapshot(
         phases=store.phases(),
         num_trajectories=store.num_trajectories(),
@@ -72,7 +71,7 @@ def read_snapshot(store: RunStore) -> Snapshot:
 
 
 def _stage_s(store: RunStore, step: int) -> dict[str, float]:
-    rows = store.rows(phase=RL_PHASE, step=step)
+    rows = store.rows(phase=RL, step=step)
     total: Counter[str] = Counter()
     for row in rows:
         total.update({stage: row.durations_s.get(stage, 0.0) for stage in STAGES})
@@ -82,14 +81,16 @@ def _stage_s(store: RunStore, step: int) -> dict[str, float]:
 def iteration_line(snapshot: Snapshot, iteration: int) -> str:
     """Return an iteration as one line, for a pipe."""
     parts = [f"{title} {values[iteration]:{form}}" for title, values, form in _known(snapshot) if iteration in values]
-    return f"{RL_PHASE} {iteration}: {', '.join(parts)}"
+    return f"{RL} {iteration}: {', '.join(parts)}"
 
 
 def render(snapshot: Snapshot) -> RenderableType:
     """Return the snapshot for a terminal."""
     parts: list[RenderableType] = [_phases(snapshot)]
     if snapshot.iterations:
-        parts += [_curve(snapshot), _iterations(snapshot)]
+        rewards = snapshot.columns[_COLUMNS[0][1]]
+        curve = sparkline([rewards[step] for step in snapshot.iterations])
+        parts += [Text(f"reward {curve}", style="green"), _iterations(snapshot)]
     if snapshot.stage_s:
         spent = "   ".join(f"{stage} {seconds:.2f} s" for stage, seconds in snapshot.stage_s.items() if seconds)
         parts.append(Text(f"per episode of the newest iteration: {spent}", style="dim"))
@@ -100,18 +101,9 @@ def render(snapshot: Snapshot) -> RenderableType:
 def _phases(snapshot: Snapshot) -> RenderableType:
     if not snapshot.phases:
         return Text("nothing has begun yet", style="dim")
-    shown = [f"{phase.name} {phase.status}{_count(snapshot, phase.name)}" for phase in snapshot.phases]
+    counts = {name: f" ({num} episodes)" for name, num in snapshot.num_trajectories.items() if num}
+    shown = [f"{phase.name} {phase.status}{counts.get(phase.name, '')}" for phase in snapshot.phases]
     return Text("   ".join(shown), style="dim")
-
-
-def _count(snapshot: Snapshot, phase: str) -> str:
-    num = snapshot.num_trajectories.get(phase, 0)
-    return f" ({num} episodes)" if num else ""
-
-
-def _curve(snapshot: Snapshot) -> RenderableType:
-    rewards = snapshot.columns[_COLUMNS[0][1]]
-    return Text(f"reward {sparkline([rewards[step] for step in snapshot.iterations])}", style="green")
 
 
 def _iterations(snapshot: Snapshot) -> RenderableType:

@@ -330,11 +330,7 @@ RewardConfig = Annotated[
 
 
 def check_turns(reward: RewardConfig, max_turns: int) -> None:
-    """Check that ``reward`` can be computed for episodes of at most ``max_turns`` turns.
-
-    Raises:
-        ValueError: the penalty would never begin.
-    """
+    """Raise a ValueError where the penalty would never begin in episodes of at most ``max_turns`` turns."""
     if isinstance(reward, StepPenaltyConfig) and reward.threshold_turns >= max_turns:
         raise ValueError(
             f"rl.reward.threshold_turns={reward.threshold_turns} is not below rollout.pipeline.max_turns={max_turns}, "

@@ -78,8 +78,7 @@ class ClusterConfig(Record):
 def check_cluster(config: Any) -> Any:
     """Check that the section ``cluster`` of a configuration, where it is used, can run its section ``rollout``.
 
-    Raises:
-        ValueError: a sandbox that does not isolate is allowed, or a file or folder of this machine is named.
+    A ValueError names a sandbox that need not isolate, or a file or folder that only this machine has.
     """
     if config.cluster.is_used:
         _check_isolation(config.rollout)

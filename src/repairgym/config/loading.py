@@ -48,8 +48,7 @@ def load_config(
 
     Raises:
         InputError: a file cannot be read.
-        ConfigError: a syntax error, an unknown key (the nearest key and all keys of the section are named) or a value
-            of the wrong type (what was got and what is expected are named).
+        ConfigError: a syntax error, an unknown key or a value of the wrong type; the message names what is expected.
     """
     paths = [files] if isinstance(files, Path) else list(files or ())
     given: dict[str, Any] = {}
@@ -271,11 +270,7 @@ def preset_names() -> list[str]:
 
 
 def preset_file(name: str) -> Path:
-    """Return the TOML file of the preset ``name``.
-
-    Raises:
-        ConfigError: there is no such preset.
-    """
+    """Return the TOML file of the preset ``name``; else raise a `ConfigError` with the nearest."""
     names = preset_names()
     if name.removesuffix(".toml") not in names:
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
@@ -292,9 +287,5 @@ def preset_title(name: str) -> str:
 
 
 def file_or_preset(name: Path | None) -> Path | None:
-    """Return ``name`` where it is a file; else the preset of that name.
-
-    Raises:
-        ConfigError: neither exists.
-    """
+    """Return ``name`` where it is a file; else the preset of that name."""
     return name if name is None or name.is_file() or name.suffix == ".toml" else preset_file(str(name))

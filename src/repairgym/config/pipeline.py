@@ -180,11 +180,7 @@ AnyPipelineConfig = Annotated[
 
 
 def check_undemonstrated(pipeline: PipelineConfig) -> None:
-    """Check that no worked example is shown (paper B, section 4.2: only for collecting trajectories to imitate).
-
-    Raises:
-        ConfigError: ``pipeline.demonstration`` is set.
-    """
+    """Raise a `ConfigError` where a worked example is shown: it is for collecting only (paper B, section 4.2)."""
     if pipeline.demonstration:
         raise ConfigError(
             f"pipeline.demonstration={pipeline.demonstration!r} is for collecting trajectories to imitate; evaluation "

@@ -69,11 +69,7 @@ class Place(NamedTuple):
 
 
 def find_place(name: str) -> Place:
-    """Return what ``name`` means: a command (``rl``, ``train rl``), or a dotted key of the first command that has it.
-
-    Raises:
-        ConfigError: neither; the nearest key is named.
-    """
+    """Return the place of a command (``rl``, ``train rl``), or of a dotted key in the first command that has it."""
     for command, cls in COMMAND_CONFIGS.items():
         if name in (command, command.rpartition(" ")[2], command.replace(" ", ".")):
             return Place(command, cls, (), None)
