@@ -73,12 +73,8 @@ def build_tasks(
 ) -> list[Task]:
     """Build certified tasks in ``folder`` and return them; finished packages are not built again.
 
-    Args:
-        folder: Task folder.
-        packages: Names in the catalogue; empty: all.
-        num_tasks: Most mutation tasks of each split.
-        sources: Kinds of tasks.
-        catalogue: TOML file that describes your packages or repositories; empty: the shipped one.
+    ``packages`` are names in ``catalogue``, a TOML file that describes your packages or repositories (empty: all, of
+    the shipped one). ``num_tasks`` bounds the mutation tasks of each split.
         locks: Folder of locks; with a ``catalogue`` of yours, missing ones are made (default: ``folder/locks``).
 
     Raises:
@@ -146,15 +142,10 @@ def open_run(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> Iterator[Run]:
-    """Open a run folder, locked, with worker processes on this machine.
+    """Open a run folder, locked, with worker processes on this machine; an existing run is resumed.
 
-    Args:
-        folder: Made if it is missing; an existing run is resumed.
-        tasks: All tasks that the run may use.
-        model: Model folder to begin with; None: the shipped base. It becomes checkpoint ``base``.
-        config: Pipeline, sandbox, grading and sizes of episodes.
-        seed: Decides the sampling of every episode.
-        progress: Called with phase, number done, total and a detail.
+    ``tasks`` are all that the run may use. ``model`` (None: the shipped base) becomes checkpoint ``base``. ``seed``
+    decides the sampling of every episode. ``progress`` is called with phase, number done, total and a detail.
 
     Raises:
         InputError: another process works on the run, or an earlier version made it.
@@ -250,14 +241,8 @@ def train_rl(
 ) -> PolicyRef:
     """Train by RL from checkpoint ``start`` on; return checkpoint ``stage`` as a policy.
 
-    Args:
-        run: Open run.
-        start: Checkpoint to begin with.
-        stage: Name of the trajectories, metrics and checkpoint.
-        config: Algorithm, reward and sizes.
-        num_iterations: Iterations of the whole stage, earlier calls included.
-        num_groups: Groups per iteration; None: as ``config`` says.
-        task_ids: Training tasks to use; None: all.
+    ``num_iterations`` counts the whole stage, earlier calls included. ``num_groups`` per iteration replaces that of
+    ``config``. ``task_ids`` are the training tasks to use (None: all).
 
     Raises:
         TaskError: the run has no training task.

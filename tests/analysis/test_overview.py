@@ -4,7 +4,7 @@ import pytest
 
 from repairgym.analysis.overview import analyze_run, training_phase
 from repairgym.analysis.tables import analysis_tables
-from repairgym.config.evaluation import AnalysisConfig
+from repairgym.config.commands import AnalysisConfig
 from repairgym.errors import InputError
 
 

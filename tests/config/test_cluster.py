@@ -3,8 +3,7 @@
 import pytest
 
 from repairgym.config.cluster import ClusterCheckConfig
-from repairgym.config.commands import RolloutCommandConfig
-from repairgym.config.evaluation import EvalCommandConfig
+from repairgym.config.commands import EvalCommandConfig, RolloutCommandConfig
 from repairgym.config.loading import load_config, to_toml
 from repairgym.config.recipes import RlCommandConfig
 from repairgym.errors import ConfigError

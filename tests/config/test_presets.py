@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from repairgym.config.cluster import VerlConfig
-from repairgym.config.commands import RolloutCommandConfig
-from repairgym.config.evaluation import MatrixConfig
+from repairgym.config.commands import MatrixConfig, RolloutCommandConfig
 from repairgym.config.loading import load_config
 from repairgym.config.recipes import (
     DemoConfig,

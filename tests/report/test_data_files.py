@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from repairgym.analysis.tables import table
-from repairgym.config.evaluation import DataFilesConfig
+from repairgym.config.commands import DataFilesConfig
 from repairgym.report.content import gather
 from repairgym.report.data_files import csv_text, export, file_name
 from repairgym.report.html import all_figures

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from repairgym.config.evaluation import DataFilesConfig
+from repairgym.config.commands import DataFilesConfig
 from repairgym.errors import InputError
 from repairgym.records import StopReason, VerdictKind
 from repairgym.report.content import gather

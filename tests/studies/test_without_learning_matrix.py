@@ -6,8 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from repairgym.config.commands import TaskSelection
-from repairgym.config.evaluation import MatrixConfig, MatrixPolicy
+from repairgym.config.commands import MatrixConfig, MatrixPolicy, TaskSelection
 from repairgym.config.pipeline import GradingConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError, InputError

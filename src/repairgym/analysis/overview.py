@@ -15,7 +15,7 @@ from repairgym.analysis.behavior import (
     summarize_behavior,
     tool_shares_by_step,
 )
-from repairgym.config.evaluation import AnalysisConfig
+from repairgym.config.commands import AnalysisConfig
 from repairgym.errors import InputError
 from repairgym.evaluation.stages import TREATMENT
 from repairgym.rollout.names import AUDIT, audit_phase

@@ -66,8 +66,8 @@ def examine(checks: dict[str, Check]) -> DoctorReport:
 
 def worst_status(findings: Sequence[Finding]) -> Status:
     """Return the worst of ``fail``, ``warn`` and ``ok``; ``skip`` counts as ``ok``."""
-    order: tuple[Status, ...] = ("ok", "warn", "fail")
-    return max((finding.status for finding in findings if finding.status != "skip"), key=order.index, default="ok")
+    statuses = {finding.status for finding in findings}
+    return "fail" if "fail" in statuses else "warn" if "warn" in statuses else "ok"
 
 
 def doctor(

@@ -13,7 +13,7 @@ import typer
 from repairgym.cli import arguments
 from repairgym.cli.arguments import check_new_run, check_tasks, find_policy, load_tasks, open_stored
 from repairgym.cli.options import AsJson, NewRun, RunFolder, Tasks, TasksOption, Tokenizer, configured, print_json
-from repairgym.config.evaluation import (
+from repairgym.config.commands import (
     AuditConfig,
     DataFilesConfig,
     EvalCommandConfig,

@@ -7,8 +7,7 @@ import typer
 
 from repairgym.cli.arguments import open_stored
 from repairgym.cli.options import Overrides, Port, RunFolder, configured, port_override
-from repairgym.config.commands import ViewConfig
-from repairgym.config.evaluation import AnalysisConfig, DataFilesConfig
+from repairgym.config.commands import AnalysisConfig, DataFilesConfig, ViewConfig
 from repairgym.config.loading import load_config
 from repairgym.errors import ConfigError, InputError, install_hint
 

@@ -3,6 +3,7 @@
 A pipe gets whole lines without colors, a terminal gets colors.
 """
 
+from itertools import chain
 from typing import Annotated
 
 import typer
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from repairgym.cli.options import TaskFolder, print_json
 from repairgym.errors import InputError
-from repairgym.records import Record, Task
+from repairgym.records import Task
 from repairgym.tasks.layers.store import cache_root
 from repairgym.tasks.statistics import PackageStatistics, markdown_table, package_statistics
 from repairgym.tasks.store import FUNNEL_FILE, TaskStore
@@ -60,8 +61,8 @@ def _summary(issue: str) -> str:
 
 
 def _find(store: TaskStore, task_id: str) -> Task | UnbuiltTask:
-    match: Task | UnbuiltTask | None = next((task for task in store.load_certified() if task.id == task_id), None)
-    match = match or next((task for task in store.iter_unbuilt() if task.id == task_id), None)
+    everything = chain[Task | UnbuiltTask](store.load_certified(), store.iter_unbuilt())
+    match = next((task for task in everything if task.id == task_id), None)
     if match is None:
         raise InputError(f"no task {task_id} in {store.folder}; see: repairgym tasks show {store.folder}")
     return match
@@ -129,16 +130,6 @@ def _print_table(console: Console, title: str, values: dict[str, str]) -> None:
 # --- statistics ----------------------------------------------------------------------------------------------------
 
 
-class _Stats(Record):
-    """Output of `repairgym tasks stats --json`."""
-
-    num_tasks: int
-    num_unbuilt: int
-    packages: tuple[PackageStatistics, ...]
-    funnel: dict[str, dict[str, int]]
-    """Task source, ``import`` or ``curation`` -> stage -> number, as the report shows it."""
-
-
 def stats(
     folder: TaskFolder,
     is_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
@@ -155,25 +146,24 @@ def stats(
     if is_markdown:
         typer.echo(markdown_table(rows))
         return
-    counted = _Stats(
-        num_tasks=sum(row.num_tasks for row in rows if row.is_built),
-        num_unbuilt=sum(row.num_tasks for row in rows if not row.is_built),
-        packages=rows,
-        funnel=store.load_document(FUNNEL_FILE).get("total", {}),
-    )
+    num_tasks = sum(row.num_tasks for row in rows if row.is_built)
+    num_unbuilt = sum(row.num_tasks for row in rows if not row.is_built)
+    # Task source, "import" or "curation" -> stage -> number, as the report shows it.
+    funnel: dict[str, dict[str, int]] = store.load_document(FUNNEL_FILE).get("total", {})
     if is_json:
-        print_json(counted.model_dump(mode="json"))
+        packages = [row.model_dump(mode="json") for row in rows]
+        print_json({"num_tasks": num_tasks, "num_unbuilt": num_unbuilt, "packages": packages, "funnel": funnel})
         return
     console = Console() if Console().is_terminal else Console(width=_PIPE_WIDTH)
     console.print(_packages_table(rows))
     for row in rows:
         if row.labels:
             _line(console, f"{escape(row.package)}, {row.source}: {escape(_describe_labels(row))}")
-    for name, counts in sorted(counted.funnel.items()):
+    for name, counts in sorted(funnel.items()):
         ranked = sorted(counts.items(), key=lambda stage: (-stage[1], stage[0]))
         parts = ", ".join(f"{stage.replace('_', ' ')} {count}" for stage, count in ranked)
         _line(console, f"[bold]{escape(name)}[/]: {escape(parts)}")
-    _line(console, f"{counted.num_tasks} certified tasks, {counted.num_unbuilt} unbuilt ones")
+    _line(console, f"{num_tasks} certified tasks, {num_unbuilt} unbuilt ones")
 
 
 def _packages_table(rows: tuple[PackageStatistics, ...]) -> Table:

@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from repairgym.config.diagnostics import explain
-from repairgym.config.schema import is_optional, item_type, nested_type, records_of
+from repairgym.config.schema import explain, is_optional, item_type, nested_type, records_of
 from repairgym.errors import ConfigError, InputError
 from repairgym.records import Record
 

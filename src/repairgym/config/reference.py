@@ -10,11 +10,10 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from repairgym.config import cluster, commands, evaluation, recipes, tasks
-from repairgym.config.diagnostics import suggest_key
+from repairgym.config import cluster, commands, recipes, tasks
 from repairgym.config.loading import to_toml, toml_value
 from repairgym.config.sandbox import LayersConfig
-from repairgym.config.schema import iter_settings, members_of, records_of, tags_of
+from repairgym.config.schema import iter_settings, members_of, records_of, suggest_key, tags_of
 from repairgym.errors import ConfigError
 from repairgym.records import Record
 
@@ -34,12 +33,12 @@ COMMAND_CONFIGS: Mapping[str, type[Record]] = {
     "tasks build --manifest": tasks.RebuildConfig,
     "tasks curate": tasks.CurationConfig,
     "grade": commands.GradeCommandConfig,
-    "eval run": evaluation.EvalCommandConfig,
-    "eval matrix": evaluation.MatrixConfig,
-    "eval audit": evaluation.AuditConfig,
-    "eval exploit-study": evaluation.ExploitStudyConfig,
-    "analyze": evaluation.AnalysisConfig,
-    "report": evaluation.DataFilesConfig,
+    "eval run": commands.EvalCommandConfig,
+    "eval matrix": commands.MatrixConfig,
+    "eval audit": commands.AuditConfig,
+    "eval exploit-study": commands.ExploitStudyConfig,
+    "analyze": commands.AnalysisConfig,
+    "report": commands.DataFilesConfig,
     "trajectories parquet": commands.TrajectoryTablesConfig,
     "knowledge starts": commands.StartsConfig,
     "serve": commands.ServeConfig,

@@ -6,7 +6,7 @@ equal tasks; a sentence claims a difference only when its 95 % interval excludes
 
 from collections.abc import Iterator, Mapping
 
-from repairgym.config.evaluation import MatrixConfig, MatrixPolicy
+from repairgym.config.commands import MatrixConfig, MatrixPolicy
 from repairgym.evaluation.bootstrap import NUM_RESAMPLES
 from repairgym.evaluation.pass_at_k import Estimate, TaskVerdicts, pass_at_1, share, verdicts_by_task
 from repairgym.evaluation.significance import Comparison, compare

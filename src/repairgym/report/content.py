@@ -16,7 +16,7 @@ from repairgym.analysis.curves import Point, by_step, find_metric, metric_curve
 from repairgym.analysis.episodes import EpisodeFacts, Example, choose_examples, read_episodes
 from repairgym.analysis.overview import Analysis, analyze, sides, training_phase
 from repairgym.analysis.selection import SelectionStudy, phase_to_study, study_selection
-from repairgym.config.evaluation import AnalysisConfig
+from repairgym.config.commands import AnalysisConfig
 from repairgym.config.loading import flatten
 from repairgym.evaluation.matrix import Matrix, build_matrix
 from repairgym.evaluation.pass_at_k import LabelResult, by_label, labels_of, verdicts_by_task

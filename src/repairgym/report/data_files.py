@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from repairgym.analysis.tables import Table
-from repairgym.config.evaluation import DataFilesConfig
+from repairgym.config.commands import DataFilesConfig
 from repairgym.errors import ConfigError, install_hint
 from repairgym.report.figures import Figure
 from repairgym.report.safe_text import table_cell, visible

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from repairgym import __version__
 from repairgym.analysis import tables
 from repairgym.analysis.selection import SCORER_LABELS
-from repairgym.config.evaluation import DataFilesConfig
+from repairgym.config.commands import DataFilesConfig
 from repairgym.config.loading import flatten
 from repairgym.errors import InputError, disk_full_as_repairgym_error
 from repairgym.evaluation.runs import compare_runs, evaluations

@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from repairgym.config.evaluation import MatrixConfig
+from repairgym.config.commands import MatrixConfig
 from repairgym.config.loading import load_config
 from repairgym.errors import InputError
 from repairgym.records import Record, Task

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from itertools import groupby
 from pathlib import Path
 
-from repairgym.config.evaluation import ExploitStudyConfig, MatrixConfig
+from repairgym.config.commands import ExploitStudyConfig, MatrixConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.records import Record, Task, Trajectory, VerdictKind
 from repairgym.rollout.jobs import PolicyRef, make_groups

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
-from repairgym.config.evaluation import AuditConfig
+from repairgym.config.commands import AuditConfig
 from repairgym.config.pipeline import GradingConfig, check_undemonstrated
 from repairgym.config.rollout import RolloutConfig
 from repairgym.config.sandbox import SandboxConfig
