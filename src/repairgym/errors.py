@@ -1,29 +1,4 @@
-"""Deliberate errors of RepairGym, and the exit code of each.
-
-The tree::
-
-    RepairGymError                      1   any error that a user can act on
-    ├── ConfigError                2   unknown key, wrong type, option that the back end does not support
-    ├── InputError                 3   a path, model folder, task file or run folder that cannot be used
-    │   └── ModelFolderError       3   a folder that is no Hugging Face causal LM
-    ├── IndexUnavailableError      4   no package index answers
-    │   └── PackageNotFoundError   4   the index answers, the package or version is gone
-    ├── SandboxError               5   infrastructure: the sandbox could not do its work
-    │   ├── SandboxContentError    5   the files of the code inside prevent the operation
-    │   ├── SandboxUnavailableError 5  this machine cannot isolate (no user namespaces)
-    │   └── SandboxLostError       5   a live sandbox died
-    ├── KnowledgeUnavailableError  1   infrastructure: the knowledge base stays locked
-    ├── DiskFullError              6   no room left; the run folder is intact
-    ├── TaskError                  7   a task that is broken, uncertified or does not build
-    ├── ModelServerError           8   infrastructure: a model server gave no usable reply, after all attempts
-    │   ├── ModelReplyError        8   the reply cannot be used
-    │   ├── ServerDownError        8   no reply at all
-    │   ├── ServerRejectedError    8   the next request will fail, too: key, model name, parameter
-    │   │   └── StaleWeightsError  8   the server has other weights than the run loaded
-    │   └── PromptTooLongError     8   the prompt leaves no room in the server's context
-    └── ClusterError               9   infrastructure: a cluster that cannot be reached, is too small or does not fit
-
-``Interrupted`` (130): Ctrl-C ended a command, and the run folder is safe.
+"""Deliberate errors of RepairGym, and the exit code of each (table: `docs/reference/exit-codes.md`).
 
 A failure of the *repair* is never an exception: it is a :class:`repairgym.records.Verdict`. An exception raised
 inside an episode is an infrastructure failure and makes the verdict *invalid*, never a reward of 0.
@@ -52,13 +27,13 @@ class RepairGymError(Exception):
 
 
 class ConfigError(RepairGymError, ValueError):
-    """A configuration that cannot be used."""
+    """A configuration that cannot be used: unknown key, wrong type, option that the back end does not support."""
 
     exit_code = 2
 
 
 class InputError(RepairGymError, ValueError):
-    """A file or folder named by the user that cannot be used."""
+    """A path, model folder, task file or run folder named by the user that cannot be used."""
 
     exit_code = 3
 
@@ -92,7 +67,7 @@ class SandboxContentError(SandboxError):
 
 
 class SandboxUnavailableError(SandboxError):
-    """This machine cannot provide the requested isolation."""
+    """This machine cannot provide the requested isolation, e.g. has no user namespaces."""
 
 
 class SandboxLostError(SandboxError):
@@ -110,7 +85,7 @@ class DiskFullError(RepairGymError, OSError):
 
 
 class TaskError(RepairGymError, RuntimeError):
-    """A task that is broken or whose certificate does not hold."""
+    """A task that is broken, does not build or whose certificate does not hold."""
 
     exit_code = 7
 
@@ -168,10 +143,13 @@ def disk_full_as_repairgym_error(path: object) -> Iterator[None]:
     except Exception as error:
         if not _is_disk_full(error, path):
             raise
-        raise DiskFullError(
-            f"no space left on the device that holds {path}; free some, then run the command again "
-            "(repairgym demo: with --resume)"
-        ) from error
+        raise disk_full_error(path) from error
+
+
+def disk_full_error(path: object) -> DiskFullError:
+    """Return the error of a full disk while ``path`` is written."""
+    remedy = "free some, then run the command again (repairgym demo: with --resume)"
+    return DiskFullError(f"no space left on the device that holds {path}; {remedy}")
 
 
 def _is_disk_full(error: Exception, path: object) -> bool:

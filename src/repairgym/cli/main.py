@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from repairgym import __version__
-from repairgym.errors import DiskFullError, Interrupted, RepairGymError, disk_full_as_repairgym_error
+from repairgym.errors import Interrupted, RepairGymError, disk_full_error
 
 BUG = 70
 BROKEN_PIPE = 141
@@ -203,16 +203,8 @@ def find_repairgym_error(error: BaseException) -> RepairGymError | None:
         known = (find_repairgym_error(member) for member in error.exceptions)
         return next((member for member in known if member), None)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return _disk_full(error)
+        return disk_full_error(error.filename or "the run folder")
     return None
-
-
-def _disk_full(error: OSError) -> RepairGymError | None:
-    try:
-        with disk_full_as_repairgym_error(error.filename or "the run folder"):
-            raise error
-    except DiskFullError as full:
-        return full
 
 
 def _is_output_gone() -> bool:

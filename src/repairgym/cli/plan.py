@@ -1,7 +1,9 @@
 """`repairgym plan`: estimate memory, time and cost of RL on given machines."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,7 +11,9 @@ from repairgym.cli.arguments import open_stored
 from repairgym.cli.options import AsJson, Config, DryRun, Overrides, Preset, config_files, print_json
 from repairgym.config.cluster import PlanCommandConfig
 from repairgym.config.loading import load_config, to_toml
-from repairgym.config.recipes import DemoConfig
+
+if TYPE_CHECKING:
+    from repairgym.config.recipes import DemoConfig
 
 _GIB = 1 << 30
 
@@ -97,7 +101,7 @@ def _figures(config: PlanCommandConfig, estimate: Any) -> dict[str, dict[str, An
 def _check(run: Path) -> None:
     from repairgym.sizing.simulation import simulated_s
 
-    config = load_config(DemoConfig, run / "config.toml", [])
+    config = _demo_config(run)
     in_flight = config.rollout.max_in_flight * (config.rollout.num_workers or 1)
     with open_stored(run) as store:
         measured = dict(store.metrics("rl", "time/rollout_s"))
@@ -110,11 +114,17 @@ def _check(run: Path) -> None:
             )
 
 
+def _demo_config(run: Path) -> DemoConfig:
+    from repairgym.config.recipes import DemoConfig
+
+    return load_config(DemoConfig, run / "config.toml")
+
+
 def _batches(run: Path) -> dict[int, list[list[Any]]]:
     """Return stored RL episodes by iteration and batch: the first sampled groups, then the refill."""
     from repairgym.sizing.simulation import StoredEpisode
 
-    first = load_config(DemoConfig, run / "config.toml", []).rl.num_groups_sampled
+    first = _demo_config(run).rl.num_groups_sampled
     groups_by_step: dict[int, dict[str, list[StoredEpisode]]] = {}
     with open_stored(run) as store:
         for row in store.rows(phase="rl"):

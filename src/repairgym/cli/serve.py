@@ -61,8 +61,10 @@ async def _serve(config: ServeConfig, policy: str, folder: Path | None, tasks: P
     from repairgym.inference.loading import shipped_base
 
     read_token(config)  # fails before a model is loaded
-    folder = folder if policy else shipped_base()
-    served = _open_folder(folder, config) if folder else _open_script(policy, tasks, model, config)
+    if policy and tasks and not folder:
+        served = _open_script(policy, tasks, model, config)
+    else:
+        served = _open_folder(folder or shipped_base(), config)
     name = config.model_name or Path(policy).name or shipped_base().name
     await serve(served, name, config, lambda url: typer.echo(f"serving {name} at {url} (Ctrl-C ends it)"))
 
@@ -81,7 +83,7 @@ def _open_folder(folder: Path, config: ServeConfig) -> ServedModel:
     return PolicyModel(policy, renderer, policy.max_len_tokens, config.default_reply_tokens)
 
 
-def _open_script(name: str, tasks: Path | None, model: Path | None, config: ServeConfig) -> ServedModel:
+def _open_script(name: str, tasks: Path, model: Path | None, config: ServeConfig) -> ServedModel:
     from repairgym.agent.pipelines.registry import make_pipeline
     from repairgym.bridges.serving.models import ScriptModel
     from repairgym.bridges.serving.scripts import make_script
@@ -90,8 +92,6 @@ def _open_script(name: str, tasks: Path | None, model: Path | None, config: Serv
     from repairgym.sandbox.cache import ExecutionCache
     from repairgym.tasks.store import TaskStore
 
-    if tasks is None:
-        raise InputError(f"got --policy {name!r}, which is no model folder; a script needs --tasks FOLDER")
     pipeline = make_pipeline(config.pipeline, ExecutionCache())
     answer = make_script(name, TaskStore(tasks).load(), pipeline, config.shell)
     return ScriptModel(answer, ChatRenderer(load_tokenizer(model or shipped_base())))

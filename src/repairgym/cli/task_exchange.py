@@ -89,10 +89,9 @@ def export_tasks(
 
 
 def _format(name: str) -> Format:
-    chosen = next((form for form in FORMATS.values() if form.name == name), None)
-    if chosen is None:
+    if name not in FORMATS:
         raise ConfigError(f"got --format {name}, expected one of {', '.join(FORMATS)}")
-    return chosen
+    return FORMATS[name]
 
 
 def _layout(name: str, form: Format, output: Path) -> Layout:

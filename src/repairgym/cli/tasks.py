@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from repairgym.cli.arguments import open_stored
@@ -68,38 +67,23 @@ def build(
         _rebuild(folder, manifest, resolve(RebuildConfig, overrides, preset, config, dry_run))
         return
     resolved = resolve(TasksConfig, overrides, preset, config, dry_run)
-    console = Console()
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    ) as bar:
-        shown = bar.add_task("building", total=None)
+    with ProgressDisplay() as progress:
 
-        def report(progress: building.Progress) -> None:
-            line = f"{progress.num_tasks} tasks"
-            bar.update(shown, completed=progress.num_done, total=progress.num_jobs, description=line)
-            unit = progress.unit
+        def report(done: building.Progress) -> None:
+            unit = done.unit
+            detail = f"{done.num_tasks} tasks, {len(unit.tasks)} of {unit.name}"
+            progress("build", done.num_done, done.num_jobs, detail)
             if unit.error:
-                console.print(f"[yellow]{escape(unit.name)}[/]: {escape(unit.error)}")
-            elif not console.is_terminal:
-                console.print(f"{unit.name}: {len(unit.tasks)} tasks", highlight=False)
+                progress(unit.name, 0, 0, unit.error)
 
         try:
             store = building.build(resolved, folder, report=report)
         except KeyboardInterrupt as error:
             raise Interrupted("interrupted; finished packages are kept, the same command resumes there") from error
-    _print_summary(console, store.load(), folder)
-
-
-def _print_summary(console: Console, tasks: tuple[Task, ...], folder: Path) -> None:
-    counts = Counter((task.split, task.source) for task in tasks)
-    for (split, source), count in sorted(counts.items()):
-        console.print(f"{split:<12}{source:<12}{count:>6}", highlight=False)
-    console.print(f"{len(tasks)} tasks in {folder}; reasons for the others: {folder / 'funnel.json'}", highlight=False)
+    tasks = store.load()
+    for (split, source), count in sorted(Counter((task.split, task.source) for task in tasks).items()):
+        typer.echo(f"{split:<12}{source:<12}{count:>6}")
+    typer.echo(f"{len(tasks)} tasks in {folder}; reasons for the others: {folder / FUNNEL_FILE}")
 
 
 @app.command()
@@ -142,7 +126,7 @@ def record(
 
 def _rebuild(folder: Path, manifest_path: Path, config: RebuildConfig) -> None:
     """Rebuild the tasks of a manifest into ``folder`` and print the outcome."""
-    manifest, console = TaskManifest(manifest_path), Console()
+    manifest = TaskManifest(manifest_path)
     if (folder / "units").is_dir():
         raise InputError(f"{folder} holds a build from a catalogue; name another folder for the tasks of a manifest")
     with ProgressDisplay() as progress:
@@ -150,14 +134,14 @@ def _rebuild(folder: Path, manifest_path: Path, config: RebuildConfig) -> None:
         def report(done: RebuildProgress) -> None:
             progress("rebuild", done.num_done, done.num_packages, f"{done.num_tasks} tasks")
             if done.error:
-                console.print(f"[yellow]{escape(done.package)}[/]: {escape(done.error)}")
+                progress(done.package, 0, 0, done.error)
 
         try:
             store = rebuild_manifest(manifest, folder, config, report=report)
         except KeyboardInterrupt as error:
             raise Interrupted("interrupted; what was fetched is kept, run the same command again") from error
     counts = store.load_document(FUNNEL_FILE)["total"]["rebuild"]
-    console.print(f"{counts['rebuilt']} of {counts['entries']} tasks in {folder}", highlight=False)
+    typer.echo(f"{counts['rebuilt']} of {counts['entries']} tasks in {folder}")
     if counts["rebuilt"] < counts["entries"]:
         raise TaskError(f"{counts['entries'] - counts['rebuilt']} tasks could not be rebuilt: {folder / FUNNEL_FILE}")
 

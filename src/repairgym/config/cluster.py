@@ -45,15 +45,11 @@ class ClusterConfig(Record):
         return bool(self.address)
 
     @model_validator(mode="after")
-    def _address_is_one(self) -> Self:
+    def _ray_understands_it(self) -> Self:
         if self.address and not _ADDRESS.fullmatch(self.address):
             raise ValueError(
                 f"got cluster.address={self.address!r}, expected local, auto, HOST:6379 or ray://HOST:10001"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _ray_can_count_it(self) -> Self:
         if self.num_cpus > 1 and not self.num_cpus.is_integer():
             raise ValueError(f"got cluster.num_cpus={self.num_cpus}, expected at most 1 or a whole number: Ray's rule")
         return self

@@ -130,9 +130,14 @@ class RlConfig(Record):
 
 def _check_training(config: Any) -> Any:
     """Check that RL can use the episodes of a configuration: its sections ``rl`` and ``rollout``."""
-    check_turns(config.rl.reward, config.rollout.pipeline.max_turns)
-    config.rollout.require_training_temperature()
-    check_undemonstrated(config.rollout.pipeline)
+    rollout = config.rollout
+    check_turns(config.rl.reward, rollout.pipeline.max_turns)
+    check_undemonstrated(rollout.pipeline)
+    if rollout.temperature != 1.0:
+        raise ValueError(
+            f"rollout.temperature={rollout.temperature}: training samples at temperature 1 only, because its "
+            "log-probabilities are those of the policy; leave it out (only repairgym rollout and eval accept it)"
+        )
     return config
 
 

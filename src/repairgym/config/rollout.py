@@ -42,18 +42,6 @@ class RolloutConfig(Record):
                 f"pipeline.max_len_tokens={self.pipeline.max_len_tokens} is more than the engine keeps; "
                 f"set engine.max_len_tokens (now {self.engine.max_len_tokens}) to at least as much"
             )
-        return self
-
-    def require_training_temperature(self) -> None:
-        """Raise a ValueError where the temperature is not that of training."""
-        if self.temperature != 1.0:
-            raise ValueError(
-                f"rollout.temperature={self.temperature}: training samples at temperature 1 only, because its "
-                "log-probabilities are those of the policy; leave it out (only repairgym rollout and eval accept it)"
-            )
-
-    @model_validator(mode="after")
-    def _invariant_sessions_keep_their_slots(self) -> Self:
         if self.engine.is_batch_invariant and self.max_in_flight > self.engine.num_slots:
             raise ValueError(
                 f"engine.is_batch_invariant with max_in_flight={self.max_in_flight} and engine.num_slots="

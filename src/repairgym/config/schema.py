@@ -190,8 +190,9 @@ def _explain(cls: type[Record], data: Mapping[str, Any], detail: ErrorDetails) -
         case "literal_error" if isinstance(detail["input"], str):
             return _explain_choice(key, detail["input"], context["expected"])
     got = json.dumps(detail["input"], default=str)
+    expected = detail["msg"].removeprefix("Input should be ").removeprefix("a valid ")
     hint = f"; write {key}='\"{got}\"' for text" if detail["type"] == "string_type" else ""
-    return f"{key}: got {got} ({_toml_type(detail['input'])}), expected: {_expectation(detail)}{hint}"
+    return f"{key}: got {got} ({_toml_type(detail['input'])}), expected: {expected[:1].lower()}{expected[1:]}{hint}"
 
 
 def _explain_choice(key: str, got: str, expected: str) -> str:
@@ -199,11 +200,6 @@ def _explain_choice(key: str, got: str, expected: str) -> str:
     nearest = difflib.get_close_matches(got, choices, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     return f"{key}: got {got!r}, expected one of {', '.join(choices)}{hint}"
-
-
-def _expectation(detail: ErrorDetails) -> str:
-    text = detail["msg"].removeprefix("Input should be ").removeprefix("a valid ")
-    return text[:1].lower() + text[1:]
 
 
 def _toml_type(value: Any) -> str:
@@ -253,22 +249,22 @@ def _best(settings: Sequence[Setting], keys: Sequence[str], meant: Sequence[str]
     for wanted in (keys, meant):
         named = [setting for setting in unique.values() if setting.key[-1] == wanted[-1]]
         if named:
-            return list(_most_alike(named, wanted))
+            return _most_alike(named, wanted)
     siblings = [setting for setting in unique.values() if setting.key[:-1] == tuple(keys[:-1])]
     for pool, cutoff in ((siblings, 0.5), (list(unique.values()), 0.8)):
         near = difflib.get_close_matches(keys[-1], {setting.key[-1] for setting in pool}, n=1, cutoff=cutoff)
         if near:
-            return list(_most_alike([setting for setting in pool if setting.key[-1] == near[0]], keys))
+            return _most_alike([setting for setting in pool if setting.key[-1] == near[0]], keys)
     return []
 
 
-def _most_alike(settings: Sequence[Setting], keys: Sequence[str]) -> Iterator[Setting]:
+def _most_alike(settings: Sequence[Setting], keys: Sequence[str]) -> list[Setting]:
     def likeness(setting: Setting) -> tuple[bool, int, int]:
         own = setting.key
         return not setting.condition, _num_common(own[::-1], keys[::-1]), _num_common(own, keys)
 
     most = max(map(likeness, settings))
-    return (setting for setting in settings if likeness(setting) == most)
+    return [setting for setting in settings if likeness(setting) == most]
 
 
 def _num_common(first: Sequence[str], second: Sequence[str]) -> int:
