@@ -181,7 +181,7 @@ class GuestSandbox:
         """See :meth:`repairgym.sandbox.base.Sandbox.run_tests`.
 
         A requested id that names a file, a class or a parametrized function stands for all its tests: its result is
-        the worst of theirs, and they are listed too. Without pytest in the environment, that runner is a ``SandboxError``.
+        the worst of theirs, and they are listed too. An environment without pytest is a ``SandboxError``.
         """
         if not request.runner.is_signed:
             return await run_by_command(self, request)

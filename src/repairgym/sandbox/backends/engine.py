@@ -104,8 +104,8 @@ class Engine:
     async def start(self, name: str, limits: SandboxLimits, binds: dict[str, str], command: list[str]) -> None:
         """Start a container ``name`` that runs ``command`` and is removed at its end.
 
-        ``binds`` are path inside -> path of the host, all read-only. Where the engine cannot start containers, it raises
-        ``SandboxUnavailableError``.
+        ``binds`` are path inside -> path of the host, all read-only. ``SandboxUnavailableError`` where the engine
+        cannot start containers.
         """
         arguments = ["run", "--detach", "--rm", "--pull", "never", "--name", name, "--network", "none"]
         arguments += ["--label", f"{OWNER_LABEL}={Owner.of_this_process()}", "--log-driver", "none"]

@@ -190,7 +190,7 @@ class _Run:
         return False
 
     def wait(self, deadline: Deadline, watched: int) -> bool:
-        """Serve the pipes until the child ended (True) or the deadline passed (False); ``EOFError``: the host hung up."""
+        """Serve the pipes until the child ended (True) or the deadline passed; ``EOFError``: the host hung up."""
         self._poll.register(watched, select.POLLRDHUP)
         try:
             while self._status is None:
