@@ -230,10 +230,8 @@ class GuestSandbox:
         """See :meth:`repairgym.sandbox.base.Sandbox.snapshot`."""
         if self._brancher is None:
             raise no_snapshots(self.backend)
-        return await self._brancher.snapshot(self._channel, self._session_states)
-
-    def _session_states(self) -> dict[str, SessionState]:
-        return {name: session.state for name, session in self._sessions.items()}
+        sessions = self._sessions
+        return await self._brancher.snapshot(self._channel, lambda: {name: s.state for name, s in sessions.items()})
 
     async def fork(self, count: int = 1) -> tuple[Sandbox, ...]:
         """See :meth:`repairgym.sandbox.base.Sandbox.fork`; all children or none."""

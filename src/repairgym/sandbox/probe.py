@@ -1,17 +1,19 @@
-"""Trials of the back ends on this machine, and the choice of the configured one.
+"""Trials of the back ends on this machine, the choice of the configured one, and advice where one does not start.
 
 Reads :class:`~repairgym.config.sandbox.SandboxConfig`, makes :class:`BackendProbe` and back ends. Guarantees: a back
-end counts as available only after a sandbox was made, ran a program and isolated it, whatever the settings say.
+end counts as available only after a sandbox was made, ran a program and isolated it, whatever the kernel's settings
+say; those only choose the words of the advice.
 """
 
 import asyncio
+import os
 import socket
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from repairgym.config.sandbox import SandboxConfig
 from repairgym.errors import ConfigError, RepairGymError, SandboxError, SandboxUnavailableError
@@ -23,7 +25,6 @@ from repairgym.sandbox.backends.namespace import NamespaceBackend
 from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
 from repairgym.sandbox.branching import DEFAULT_BYTES
 from repairgym.sandbox.conformance.site import make_environment
-from repairgym.sandbox.install_hints import Machine, find_remedy
 
 BACKENDS: dict[str, Callable[[SandboxConfig], SandboxBackend]] = {
     "namespace": lambda config: NamespaceBackend(config.max_zygotes, config.max_snapshot_bytes or DEFAULT_BYTES),
@@ -62,10 +63,12 @@ class BackendProbe(Record):
     """Seconds that the trial took; 0 when it failed."""
 
 
-async def _check_runs(sandbox: Sandbox) -> None:
-    result = await sandbox.exec(("true",), timeout_s=20)
+async def _check_confined(sandbox: Sandbox) -> None:
+    result = await sandbox.exec(("cat", "/proc/self/status"), timeout_s=20)
     if result.exit_status != 0:
-        raise SandboxError(f"'true' ended with {result.exit_status} in the sandbox: {result.stderr.decode()}")
+        raise SandboxError(f"'cat' ended with {result.exit_status} in the sandbox: {result.stderr.decode()}")
+    if b"CapEff:\t0000000000000000" not in result.stdout or b"NoNewPrivs:\t1" not in result.stdout:
+        raise SandboxError("code in the sandbox kept capabilities")
 
 
 async def _check_walls(sandbox: Sandbox) -> None:
@@ -73,12 +76,6 @@ async def _check_walls(sandbox: Sandbox) -> None:
         argv = ("python", "-c", _CONNECT, str(server.getsockname()[1]))
         if (await sandbox.exec(argv, timeout_s=20)).exit_status != 0:
             raise SandboxError("code in the sandbox reached a port of the host")
-
-
-async def _check_confined(sandbox: Sandbox) -> None:
-    status = (await sandbox.exec(("cat", "/proc/self/status"), timeout_s=20)).stdout
-    if b"CapEff:\t0000000000000000" not in status or b"NoNewPrivs:\t1" not in status:
-        raise SandboxError("code in the sandbox kept capabilities")
 
 
 async def _try(backend: SandboxBackend, is_isolating: bool) -> None:
@@ -90,7 +87,6 @@ async def _try(backend: SandboxBackend, is_isolating: bool) -> None:
         tree.mkdir()
         try:
             sandbox = await backend.create(SandboxSpec(environment=environment, tree=tree))
-            await _check_runs(sandbox)
             await _check_confined(sandbox)
             if is_isolating:
                 await _check_walls(sandbox)
@@ -189,3 +185,92 @@ def _missing_permission(config: SandboxConfig, purpose: Purpose) -> str:
             "set sandbox.is_degraded_evaluation_allowed = true to accept that"
         )
     return ""
+
+
+# --- advice -----------------------------------------------------------------------------------------------------------
+
+_SETTINGS = {
+    "apparmor_restrict_unprivileged_userns": "kernel/apparmor_restrict_unprivileged_userns",
+    "unprivileged_userns_clone": "kernel/unprivileged_userns_clone",
+    "max_user_namespaces": "user/max_user_namespaces",
+}
+_CONTAINER_MARKS = (".dockerenv", "run/.containerenv")
+_INSTALL = "install it: 'apt install {0}', 'dnf install {0}' or 'pacman -S {0}'"
+
+
+class Machine(Record):
+    """Facts about this machine that explain a failed start."""
+
+    settings: dict[str, str] = {}
+    """Kernel settings about user namespaces, without those that this kernel lacks."""
+    is_in_container: bool = False
+    """True also when this process runs under a seccomp filter that others installed."""
+
+    @classmethod
+    def inspect(cls, root: Path = Path("/")) -> Self:
+        """Inspect this machine, or the one whose files lie below ``root``."""
+        values = {name: _read(root / "proc/sys" / path) for name, path in _SETTINGS.items()}
+        is_marked = any((root / mark).exists() for mark in _CONTAINER_MARKS)
+        return cls(
+            settings={name: value for name, value in values.items() if value},
+            is_in_container=is_marked or "Seccomp:\t2" in _read(root / "proc/self/status"),
+        )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def find_remedy(backend: str, reason: str, machine: Machine) -> str:
+    """Return the commands or settings that would make ``backend`` work, given the reason why it does not."""
+    reason = reason.lower()
+    if backend == "container":
+        return _repair_engine(reason)
+    if backend == "degraded":
+        return "build the environment again; this back end needs only a writable temporary folder"
+    if backend == "bubblewrap" and "not installed" in reason:
+        return _INSTALL.format("bubblewrap")
+    if backend == "bubblewrap" and "expected 0.5" in reason:
+        return "install bubblewrap 0.5 or newer"
+    return _allow_user_namespaces(machine)
+
+
+def _allow_user_namespaces(machine: Machine) -> str:
+    """Return what makes the kernel give user namespaces to an ordinary process; the likely causes only."""
+    settings, steps = machine.settings, []
+    if machine.is_in_container:
+        steps.append(
+            "this is a container: start it with '--security-opt seccomp=unconfined --security-opt "
+            "systempaths=unconfined' (podman: '--security-opt unmask=ALL')"
+        )
+    if settings.get("apparmor_restrict_unprivileged_userns", "0") != "0":
+        steps.append("'sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0' (AppArmor, Ubuntu 23.10 or newer)")
+    if settings.get("unprivileged_userns_clone") == "0":
+        steps.append("'sudo sysctl kernel.unprivileged_userns_clone=1' (Debian)")
+    if settings.get("max_user_namespaces") == "0":
+        steps.append("'sudo sysctl user.max_user_namespaces=10000' (Red Hat)")
+    if not steps:
+        steps.append(
+            "Linux 5.12 or newer with user namespaces and overlayfs is needed; run as root, or ask its administrator"
+        )
+    return "; ".join(steps)
+
+
+def _repair_engine(reason: str) -> str:
+    user = os.environ.get("USER") or "$USER"
+    causes = {
+        "permission denied while trying to connect": "'sudo usermod -aG docker $USER' and log in again",
+        "cannot connect to the docker daemon": "'sudo systemctl start docker'",
+        "hybrid": "set sandbox.container.runtime=runc: this runtime does not know mixed cgroup hierarchies",
+        "subuid": f"'sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}'",
+        "newuidmap": _INSTALL.format("uidmap"),
+        "rlimit": "the engine may not raise limits here: run it with CAP_SYS_RESOURCE",
+        "did not end in": "raise sandbox.container.start_timeout_s, or look why the engine does not answer",
+    }
+    steps = [step for cause, step in causes.items() if cause in reason]
+    if "podman is not installed" in reason and not steps:
+        steps.append(_INSTALL.format("podman"))
+    return "; ".join(steps) or "make 'podman run --network none' (or docker) work on this machine"

@@ -105,13 +105,6 @@ class NamespaceBackend:
         self._channels: set[Channel] = set()
 
     @property
-    def control_groups(self) -> str:
-        """Bound on memory and processes of a sandbox together: ``v2``, ``v1`` or ``none (why)``."""
-        if self._groups is None:
-            self._groups = ControlGroups()
-        return self._groups.kind + (f" ({self._groups.reason})" if self._groups.reason else "")
-
-    @property
     def control_group_folders(self) -> tuple[str, ...]:
         """Folders that hold the groups of live sandboxes."""
         return () if self._groups is None else tuple(self._groups.folders)

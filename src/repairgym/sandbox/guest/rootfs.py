@@ -41,11 +41,11 @@ ETC_FILES = {
 _NUM_INODES_PER_MIB = 512
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _DEVICE_LINKS = {
-    "fd": "/proc/self/fd",
-    "stdin": "/proc/self/fd/0",
-    "stdout": "/proc/self/fd/1",
-    "stderr": "/proc/self/fd/2",
-    "ptmx": "pts/ptmx",
+    "/dev/fd": "/proc/self/fd",
+    "/dev/stdin": "/proc/self/fd/0",
+    "/dev/stdout": "/proc/self/fd/1",
+    "/dev/stderr": "/proc/self/fd/2",
+    "/dev/ptmx": "pts/ptmx",
 }
 
 
@@ -64,7 +64,7 @@ class _Root:
 
     def __init__(self, userns_fd: Optional[int], owner: Optional[int]) -> None:
         self._userns_fd = userns_fd
-        self._owner = owner
+        self._owner = owner or 0
         self._mounts: List[Tuple[str, int]] = []
         self._copies: List[Tuple[str, int]] = []
         self._links: Dict[str, str] = {}
@@ -75,10 +75,6 @@ class _Root:
             self._links[target] = os.readlink(source)
         elif os.path.exists(source):
             self._mounts.append((target, syscalls.clone_mount(source, attributes)))
-
-    def link(self, target: str, destination: str) -> None:
-        """Add a symbolic link at ``target``."""
-        self._links[target] = destination
 
     def bind_owned(self, source: str, target: str) -> None:
         """Show ``source`` with the files of the host user owned by the namespace's user.
@@ -117,7 +113,7 @@ class _Root:
         for name, text in ETC_FILES.items():
             with open(f"{path}/etc/{name}", "w") as file:
                 file.write(text)
-        for target, destination in self._links.items():
+        for target, destination in (*_DEVICE_LINKS.items(), *self._links.items()):
             os.makedirs(os.path.dirname(path + target), exist_ok=True)
             os.symlink(destination, path + target)
         for target, fd in sorted(self._mounts):
@@ -130,7 +126,7 @@ class _Root:
     def _copy(self, fd: int, target: str) -> None:
         shutil.copytree(f"/proc/self/fd/{fd}", target, symlinks=True, dirs_exist_ok=True)
         os.close(fd)
-        owner = 0 if self._owner is None else self._owner
+        owner = self._owner
         os.chown(target, owner, owner)
         for folder, folders, files in os.walk(target):
             for name in folders + files:
@@ -170,8 +166,6 @@ def assemble(layout: Layout, userns_fd: Optional[int], owner: Optional[int]) -> 
         root.bind(folder, folder)
     for name in _DEVICES:
         root.bind(f"/dev/{name}", f"/dev/{name}", syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NOEXEC)
-    for name, destination in _DEVICE_LINKS.items():
-        root.link(f"/dev/{name}", destination)
     for folder in layout.binds:
         root.bind_owned(folder, folder)
     root.bind_owned(layout.guest, GUEST)
