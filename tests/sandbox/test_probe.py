@@ -1,4 +1,4 @@
-"""Back ends are found by doing, one that does not isolate is never taken by accident, and failed starts bring advice."""
+"""Back ends are found by doing, degraded is never taken by accident, and failed starts bring advice."""
 
 import asyncio
 from pathlib import Path

@@ -1,9 +1,8 @@
 """The back end that isolates with bubblewrap (``bwrap``), for machines that grant namespaces to it alone.
 
-Reads :class:`~repairgym.sandbox.base.SandboxSpec`, makes one bwrap per sandbox (`guest/contained.py` prepares its
-mounts, `guest/contained.py` serves in it). Guarantees: nothing inside has a capability, the trusted process
-included; as root everything runs as an otherwise unused user; sandboxes die with the process that made them.
-Tests always run cold.
+Reads :class:`~repairgym.sandbox.base.SandboxSpec`, makes one bwrap per sandbox, see `guest/contained.py`. Guarantees:
+nothing inside has a capability, the trusted process included; as root everything runs as an otherwise unused user;
+sandboxes die with the process that made them. Tests always run cold.
 """
 
 import json

@@ -24,7 +24,7 @@ from repairgym.sandbox.backends import stale_cleanup as owner
 from repairgym.sandbox.backends.guest_process import find_interpreter_folders
 from repairgym.sandbox.base import Sandbox, SandboxSpec, Snapshot
 from repairgym.sandbox.channel import Channel
-from repairgym.sandbox.guest import rootfs
+from repairgym.sandbox.guest import files, rootfs
 from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestBackend
 
 _SOCKET = "/.repairgym/socket"
@@ -129,7 +129,10 @@ def make_before(spec: SandboxSpec, folder: Path) -> Path:
     before = folder / "before"
     shutil.copytree(spec.tree, before, symlinks=True, copy_function=_link)
     for path, text in spec.files.items():
-        _write_over(_locate(before, path), text)
+        try:
+            files.replace(str(before), path, text)
+        except PermissionError as error:
+            raise InputError(str(error)) from error
     for parent, _, _ in os.walk(before):
         Path(parent).chmod(Path(parent).stat().st_mode | _FOLDER_MODE)
     return before
@@ -146,26 +149,3 @@ def _link(source: str, target: str) -> None:
     shutil.copy2(source, target, follow_symlinks=False)
     if not is_readable:
         Path(target).chmod(stat.S_IMODE(status.st_mode) | stat.S_IROTH)
-
-
-def _locate(before: Path, path: str) -> Path:
-    """Resolve ``path`` in ``before``; its last part may be a link, which is replaced, not followed."""
-    root = os.path.realpath(before)
-    parent = os.path.realpath(os.path.join(root, os.path.dirname(path)))
-    is_below = parent == root or parent.startswith(root + os.sep)
-    if os.path.isabs(path) or not is_below or os.path.basename(path) in ("", ".", ".."):
-        raise InputError(f"got the path {path!r} in files, expected one below the repository, without '..'")
-    return Path(parent, os.path.basename(path))
-
-
-def _write_over(path: Path, text: str | None) -> None:
-    """Replace ``path`` without writing into it: it may be a file of the layer."""
-    mode = stat.S_IMODE(path.stat().st_mode) if path.is_file() else 0o644
-    if path.is_dir() and not path.is_symlink() and text is None:
-        shutil.rmtree(path)
-        return
-    path.unlink(missing_ok=True)
-    if text is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode("utf-8", "surrogateescape"))
-        path.chmod(mode)

@@ -141,7 +141,7 @@ class NamespaceBackend:
         self, zygote: Zygote, spec: SandboxSpec, line: Lineage, kept: KeptSnapshot | None
     ) -> tuple[Sandbox, asyncio.Future[Channel]]:
         """Begin the making of a sandbox; its close releases what it holds."""
-        number, groups = zygote.new_number(), list[Group]()
+        number, groups = next(zygote.numbers), list[Group]()
         zygote.num_live += 1
         snapshot = None if kept is None else kept.state.snapshot
         opening = asyncio.ensure_future(self._open(zygote, number, groups, spec, line, snapshot))

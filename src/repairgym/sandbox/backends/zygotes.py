@@ -121,7 +121,8 @@ class Zygote:
         self.has_pytest = has_pytest
         self.num_live = 0
         """Sandboxes and snapshots that need this zygote."""
-        self._numbers = itertools.count(1)
+        self.numbers = itertools.count(1)
+        """Names of sandboxes and snapshots."""
 
     @classmethod
     async def wait_ready(cls, control: socket.socket, log_fd: int) -> Zygote:
@@ -149,10 +150,6 @@ class Zygote:
         control.setblocking(False)
         return cls(control, bool(ready["has_pytest"]))
 
-    def new_number(self) -> int:
-        """Return a number that names the next sandbox."""
-        return next(self._numbers)
-
     async def fork(self, number: int, group: Group | None, snapshot: int | None = None) -> Channel:
         """Fork the sandbox ``number`` into a new pid namespace; return a channel to it. Its commands run in ``group``.
 
@@ -170,7 +167,7 @@ class Zygote:
         Raises:
             SandboxError: the kernel denied it, and the sandbox cannot be used any more.
         """
-        snapshot = next(self._numbers)
+        snapshot = next(self.numbers)
         request = {"op": "remount", "id": sandbox, "snapshot": snapshot, "lineage": lineage}
         with await _send(self._control, request) as connection:
             try:

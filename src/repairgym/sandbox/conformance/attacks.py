@@ -11,6 +11,7 @@ import tempfile
 
 from repairgym.sandbox.base import Sandbox
 from repairgym.sandbox.conformance.site import (
+    OTHER_PROCESSES,
     Site,
     on_sandbox,
     on_site,
@@ -24,12 +25,6 @@ from repairgym.sandbox.conformance.site import (
 
 _SHORT_S = 2.0
 _PROC = """
-import os, sys
-for name in os.listdir('/proc'):
-    if name.isdigit() and int(name) != os.getpid():
-        try: line = open('/proc/' + name + '/cmdline', 'rb').read()
-        except OSError: continue
-        if sys.argv[1].encode() in line: print('host process', name)
 for path in ('/proc/kcore', '/proc/kmsg', '/proc/1/mem', '/proc/1/maps', '/proc/1/environ', '/dev/mem', '/dev/kmsg'):
     try: data = open(path, 'rb').read(16)
     except OSError: continue
@@ -61,7 +56,8 @@ async def host_processes_and_kernel(site: Site) -> None:
     process = await asyncio.create_subprocess_exec("sh", "-c", f"sleep 60; : {marker}")
     try:
         async with site.sandbox() as sandbox:
-            await require_silence(sandbox, _PROC, marker)
+            await require_silence(sandbox, OTHER_PROCESSES, marker)
+            await require_silence(sandbox, _PROC)
     finally:
         process.kill()
         await process.wait()
@@ -146,13 +142,12 @@ async def host_sockets(site: Site) -> None:
     with tempfile.TemporaryDirectory(prefix="repairgym-socket-") as folder, socket.socket(socket.AF_UNIX) as server:
         server.bind(f"{folder}/socket")
         server.listen()
-        program = (
-            "import socket, sys\n"
-            "for path in (sys.argv[1], '/var/run/docker.sock', '/run/dbus/system_bus_socket', '/run/user'):\n"
-            "    try: socket.socket(socket.AF_UNIX).connect(path)\n"
-            "    except OSError: continue\n"
-            "    print('reached', path)"
-        )
+        program = """
+import socket, sys
+for path in (sys.argv[1], '/var/run/docker.sock', '/run/dbus/system_bus_socket', '/run/user'):
+    try: socket.socket(socket.AF_UNIX).connect(path)
+    except OSError: continue
+    print('reached', path)"""
         async with site.sandbox() as sandbox:
             await require_silence(sandbox, program, f"{folder}/socket")
 
@@ -190,18 +185,17 @@ async def everybody_killed(site: Site) -> None:
 @on_site()
 async def other_sandboxes(site: Site) -> None:
     """Files, processes and sockets of another sandbox are out of reach on every path."""
-    program = (
-        "import glob, socket, sys\n"
-        "word = sys.argv[1].encode()\n"
-        "for pattern in ('/tmp/**', '/testbed/**', '/dev/shm/**', '/proc/[0-9]*/root/tmp/*', '/proc/[0-9]*/cwd/*',\n"
-        "                '/.repairgym/**', '/proc/[0-9]*/cmdline', '/var/**', '/run/**'):\n"
-        "    for path in glob.iglob(pattern, recursive=True):\n"
-        "        try: data = open(path, 'rb').read(100)\n"
-        "        except OSError: continue\n"
-        "        if word in data and b'glob.iglob' not in data: print('read', path)\n"
-        "try: socket.socket(socket.AF_UNIX).connect('\\0repairgym-neighbour'); print('reached')\n"
-        "except OSError: pass"
-    )
+    program = r"""
+import glob, socket, sys
+word = sys.argv[1].encode()
+for pattern in ('/tmp/**', '/testbed/**', '/dev/shm/**', '/proc/[0-9]*/root/tmp/*', '/proc/[0-9]*/cwd/*',
+                '/.repairgym/**', '/proc/[0-9]*/cmdline', '/var/**', '/run/**'):
+    for path in glob.iglob(pattern, recursive=True):
+        try: data = open(path, 'rb').read(100)
+        except OSError: continue
+        if word in data and b'glob.iglob' not in data: print('read', path)
+try: socket.socket(socket.AF_UNIX).connect('\0repairgym-neighbour'); print('reached')
+except OSError: pass"""
     secret = f"secret-{os.getpid()}"
     serve = (
         "import socket, sys, time; s = socket.socket(socket.AF_UNIX); s.bind('\\0repairgym-neighbour'); s.listen(); "

@@ -4,6 +4,7 @@ import os
 
 from repairgym.sandbox.base import Sandbox
 from repairgym.sandbox.conformance.site import (
+    OTHER_PROCESSES,
     TIMEOUT_S,
     Site,
     on_sandbox,
@@ -16,15 +17,6 @@ from repairgym.sandbox.conformance.site import (
 )
 
 _SHORT_S = 0.7
-_OTHERS = """
-import glob, os, sys
-for path in glob.glob('/proc/[0-9]*/cmdline'):
-    if str(os.getpid()) not in path:
-        try: line = open(path, 'rb').read().decode(errors='replace')
-        except OSError: continue
-        if sys.argv[1] in line: print(line)
-"""
-"""Prints the command lines of other processes that hold the first argument."""
 
 
 @on_sandbox()
@@ -129,7 +121,7 @@ time.sleep(600)"""
     require(result.is_timed_out and result.exit_status is None, "a timeout", result)
     require(result.stdout == b"before\n", "the output from before the deadline", result)
     require(result.duration_s < 30, "an end soon after the deadline", result.duration_s)
-    await require_silence(sandbox, _OTHERS, "time.sleep(600)")
+    await require_silence(sandbox, OTHER_PROCESSES, "time.sleep(600)")
 
 
 @on_sandbox()
@@ -137,7 +129,7 @@ async def daemons_end(sandbox: Sandbox) -> None:
     """A background process ends with its command."""
     start = "(setsid sleep 987.5 >/dev/null 2>&1 &) ; setsid sleep 987.5 & echo started"
     await require_output(sandbox, start, b"started\n")
-    await require_silence(sandbox, _OTHERS, "987.5")
+    await require_silence(sandbox, OTHER_PROCESSES, "987.5")
 
 
 @on_sandbox(output_bytes=1000)

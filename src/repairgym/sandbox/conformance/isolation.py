@@ -65,17 +65,16 @@ async def no_privileges(sandbox: Sandbox) -> None:
 @on_site()
 async def no_network(site: Site) -> None:
     """No port or abstract socket of the host is in reach; the sandbox's own loopback works."""
-    program = (
-        "import socket, sys\n"
-        "own = socket.create_server(('127.0.0.1', 0))\n"
-        "socket.create_connection(own.getsockname(), 5)\n"
-        "port, name = int(sys.argv[1]), '\\0' + sys.argv[2]\n"
-        "inet, unix = socket.AF_INET, socket.AF_UNIX\n"
-        "for family, address in ((inet, ('127.0.0.1', port)), (unix, name), (inet, ('192.0.2.1', 80))):\n"
-        "    try: socket.socket(family).connect(address)\n"
-        "    except OSError: continue\n"
-        "    print('reached', address)"
-    )
+    program = r"""
+import socket, sys
+own = socket.create_server(('127.0.0.1', 0))
+socket.create_connection(own.getsockname(), 5)
+port, name = int(sys.argv[1]), '\0' + sys.argv[2]
+inet, unix = socket.AF_INET, socket.AF_UNIX
+for family, address in ((inet, ('127.0.0.1', port)), (unix, name), (inet, ('192.0.2.1', 80))):
+    try: socket.socket(family).connect(address)
+    except OSError: continue
+    print('reached', address)"""
     name = f"repairgym-conformance-{os.getpid()}"
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as abstract:
         abstract.bind("\0" + name)
@@ -173,15 +172,14 @@ async def process_bound(site: Site) -> None:
 @on_sandbox()
 async def other_processes(sandbox: Sandbox) -> None:
     """Only the sandbox's own processes are visible, and the trusted process cannot be ended, traced or read."""
-    program = (
-        "import os, signal\n"
-        "for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP): os.kill(1, number)\n"
-        "for name in ('mem', 'environ', 'maps', 'fd/0'):\n"
-        "    try: os.close(os.open('/proc/1/' + name, os.O_RDONLY))\n"
-        "    except PermissionError: continue\n"
-        "    print('opened', name)\n"
-        "print(sorted(int(name) for name in os.listdir('/proc') if name.isdigit())[2:])"
-    )
+    program = """
+import os, signal
+for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP): os.kill(1, number)
+for name in ('mem', 'environ', 'maps', 'fd/0'):
+    try: os.close(os.open('/proc/1/' + name, os.O_RDONLY))
+    except PermissionError: continue
+    print('opened', name)
+print(sorted(int(name) for name in os.listdir('/proc') if name.isdigit())[2:])"""
     result = await python(sandbox, program)
     require(result.stdout == b"[]\n", "two processes, the first one out of reach", result)
     await require_output(sandbox, "echo alive", b"alive\n")

@@ -59,19 +59,14 @@ def main_in_container(path: str) -> None:
     """Serve the host that listens on the socket at ``path`` and sends the start tree as a descriptor."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)
-    try:
+    with wire.reporting(connection):
         _, fds, _, _ = socket.recv_fds(connection, 1, 1)
         _become_trusted()
         header, _ = wire.receive(connection)
         before = f"/proc/self/fd/{fds[0]}"
         _copy_tree(before, rootfs.TESTBED)
-    except EOFError:
-        return
-    except Exception as error:
-        wire.send(connection, wire.describe_error(error))
-        return
-    environment = {**spawner.GUEST_ENVIRONMENT, **_GIT_TRUST}
-    _serve(connection, server.Place(environment, before, confine=_confine_in_container), header["limits"])
+        environment = {**spawner.GUEST_ENVIRONMENT, **_GIT_TRUST}
+        _serve(connection, server.Place(environment, before, confine=_confine_in_container), header["limits"])
 
 
 def _confine_in_container(limits: Dict[str, Any]) -> None:
@@ -98,7 +93,7 @@ def stage() -> None:
     """Stage the sandbox that the first argument (JSON) describes and become bwrap; report a failure to the host."""
     request = json.loads(sys.argv[1])
     connection = socket.socket(fileno=request["connection"])
-    try:
+    with wire.reporting(connection):
         syscalls.set_parent_death_signal(signal.SIGKILL)
         header, _ = wire.receive(connection)
         # Opened now: the staged root covers /tmp.
@@ -113,10 +108,6 @@ def stage() -> None:
             os.set_inheritable(fd, True)
         served = json.dumps({**fds, "limits": header["limits"]})
         os.execve(bwrap, bwrap_arguments(root, arguments, served), {})
-    except EOFError:
-        return
-    except Exception as error:
-        wire.send(connection, wire.describe_error(error))
 
 
 def _enter(layout: rootfs.Layout, is_root: bool) -> str:
@@ -185,10 +176,7 @@ def main() -> None:
     connection = socket.socket(fileno=request["connection"])
     for name in ("connection", "before", "upper"):
         os.set_inheritable(request[name], False)
-    try:
+    with wire.reporting(connection):
         _become_trusted()
-    except Exception as error:
-        wire.send(connection, wire.describe_error(error))
-        return
-    before, upper = (f"/proc/self/fd/{request[name]}" for name in ("before", "upper"))
-    _serve(connection, server.Place(dict(os.environ), before, lambda: (upper,)), request["limits"])
+        before, upper = (f"/proc/self/fd/{request[name]}" for name in ("before", "upper"))
+        _serve(connection, server.Place(dict(os.environ), before, lambda: (upper,)), request["limits"])

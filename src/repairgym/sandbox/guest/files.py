@@ -1,9 +1,9 @@
 """Files of the testbed, as trusted code reads, writes and copies them.
 
-Guarantees: no path leads out of the testbed,
-not even through symbolic links (no untrusted process runs meanwhile, so a resolved path stays valid); only regular
-files are opened and a copy follows no link; neither depth nor odd entries stop a copy. Where trusted code is the same
-user as untrusted code and has no further privilege, it opens files whose mode denies that: no mode hides a file.
+Guarantees: no path leads out of the testbed, not even through symbolic links (no untrusted process runs meanwhile, so a
+resolved path stays valid); only regular files are opened and a copy follows no link; neither depth nor odd entries stop
+a copy. Where trusted code is the same user as untrusted code and has no further privilege, it opens files whose mode
+denies that: no mode hides a file.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import os
 import shutil
 import stat
+from typing import Optional
 
 MAX_PATH_BYTES = 3800
 """A longer path cannot be opened (PATH_MAX is 4096) and counts as absent."""
@@ -91,6 +92,31 @@ def write(root: str, path: str, content: bytes) -> None:
         raise IsADirectoryError(f"{path} is not a regular file")
     with open(real, "wb") as file:
         file.write(content)
+
+
+def replace(root: str, path: str, text: Optional[str]) -> None:
+    """Make ``path`` below ``root`` a file with ``text`` and the mode of the file that was there (None: remove it).
+
+    A file is never written into, because it may be shared with another tree; a link is replaced, not followed.
+    ``PermissionError`` when ``path`` leads out of ``root``.
+    """
+    real_root = os.path.realpath(root)
+    parent, name = os.path.split(os.path.join(real_root, path))
+    parent = os.path.realpath(parent)
+    is_below = parent == real_root or parent.startswith(real_root + os.sep)
+    if os.path.isabs(path) or not is_below or name in ("", ".", ".."):
+        raise PermissionError(f"got the path {path!r} in files, expected one below the repository, without '..'")
+    target = os.path.join(parent, name)
+    mode = stat.S_IMODE(os.stat(target).st_mode) if os.path.isfile(target) else 0o644
+    if text is None and os.path.isdir(target) and not os.path.islink(target):
+        shutil.rmtree(target)
+    elif os.path.lexists(target):
+        os.unlink(target)
+    if text is not None:
+        os.makedirs(parent, exist_ok=True)
+        with open(target, "wb") as file:
+            file.write(text.encode("utf-8", "surrogateescape"))
+        os.chmod(target, mode)
 
 
 def copy_tree(source: str, target: str) -> int:

@@ -8,13 +8,12 @@ are ended and the folder is removed (orphans cannot escape: this process is the 
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import shutil
 import socket
 import sys
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List
 
 from . import confinement, files, reaping, rootfs, server, syscalls, wire
 from .spawner import GUEST_ENVIRONMENT
@@ -58,7 +57,7 @@ def _prepare(header: Dict[str, Any], seccomp_program: bytes) -> server.Place:
     for name in ("before",) if snapshot else ("testbed", "before"):
         shutil.copytree(header["tree"], f"{folder}/{name}", symlinks=True)
         for path, text in header["files"].items():
-            _put(f"{folder}/{name}", path, text)
+            files.replace(f"{folder}/{name}", path, text)
     os.mkdir(f"{folder}/tmp")
     if snapshot:
         os.mkdir(f"{folder}/testbed")
@@ -86,17 +85,6 @@ def _prepare(header: Dict[str, Any], seccomp_program: bytes) -> server.Place:
     )
 
 
-def _put(root: str, path: str, text: Optional[str]) -> None:
-    if text is not None:
-        files.write(root, path, text.encode("utf-8", "surrogateescape"))
-        return
-    real = files.resolve(root, path)
-    if os.path.isdir(real):
-        shutil.rmtree(real)
-    elif os.path.lexists(real):
-        os.unlink(real)
-
-
 def main() -> None:
     """Serve the socket whose number is the first argument until the host hangs up, then clean up."""
     connection = socket.socket(fileno=int(sys.argv[1]))
@@ -105,17 +93,15 @@ def main() -> None:
     header, _ = wire.receive(connection)
     seccomp_program = confinement.build_filter(is_in_host_namespaces=True)
     try:
-        place = _prepare(header, seccomp_program)
-        answer = {
-            "has_pytest": importlib.util.find_spec("pytest") is not None,
-            "landlock_version": syscalls.landlock_version(),
-            "has_seccomp": bool(seccomp_program),
-        }
-        wire.send(connection, answer)
-        server.Server(connection, place, header["limits"]).serve()
-    except Exception as error:
-        with contextlib.suppress(OSError):
-            wire.send(connection, wire.describe_error(error))
+        with wire.reporting(connection):
+            place = _prepare(header, seccomp_program)
+            answer = {
+                "has_pytest": importlib.util.find_spec("pytest") is not None,
+                "landlock_version": syscalls.landlock_version(),
+                "has_seccomp": bool(seccomp_program),
+            }
+            wire.send(connection, answer)
+            server.Server(connection, place, header["limits"]).serve()
     finally:
         reaping.end_all(reaping.signal_descendants)
         try:

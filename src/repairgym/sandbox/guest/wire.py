@@ -9,6 +9,7 @@ signature covers the number of the line, so lines can be neither repeated, nor r
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -16,7 +17,7 @@ import os
 import socket
 import struct
 import traceback
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 PREFIX = struct.Struct(">II")
 RECORD_FD = 3
@@ -24,7 +25,6 @@ RECORD_FD = 3
 Header = Dict[str, Any]
 Frame = Tuple[Header, List[bytes]]
 _NUM_DIGITS = 32
-_Write = Callable[[int, bytes], int]
 
 
 def pack(header: Header, blobs: Sequence[bytes] = ()) -> bytes:
@@ -72,6 +72,18 @@ def describe_error(error: BaseException) -> Header:
     return {"error": type(error).__name__, "code": code, "message": str(error), "traceback": text}
 
 
+@contextlib.contextmanager
+def reporting(connection: socket.socket) -> Iterator[None]:
+    """Report a failure of the trusted process to the host; an ``EOFError`` means that the host hung up."""
+    try:
+        yield
+    except EOFError:
+        return
+    except Exception as error:
+        with contextlib.suppress(OSError):
+            send(connection, describe_error(error))
+
+
 # --- signed records ---------------------------------------------------------------------------------------------------
 
 
@@ -84,7 +96,7 @@ def record_writer(
     key_hex: str,
     record_fd: int,
     dumps: Callable[[Any], str] = json.dumps,
-    write: _Write = os.write,
+    write: Callable[[int, bytes], int] = os.write,
     blake: Any = hashlib.blake2b,
     signature: Callable[[bytes, int, bytes, Any], bytes] = _signature,
 ) -> Callable[[Header], None]:

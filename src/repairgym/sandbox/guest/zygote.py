@@ -26,7 +26,7 @@ _MAX_FDS = 16
 def _serve_sandbox(connection: socket.socket, accounting: Accounting) -> None:
     for number in (signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    try:
+    with wire.reporting(connection):
         header, _ = wire.receive(connection)
         before, branch = isolation.isolate(header["limits"], header["files"], Lineage.parse(header["lineage"]))
         place = server.Place(
@@ -37,13 +37,8 @@ def _serve_sandbox(connection: socket.socket, accounting: Accounting) -> None:
             accounting=accounting,
             operations={"freeze": branch.freeze},
         )
-    except EOFError:
-        return
-    except Exception as error:
-        wire.send(connection, wire.describe_error(error))
-        return
-    wire.send(connection, {})
-    server.Server(connection, place, header["limits"]).serve()
+        wire.send(connection, {})
+        server.Server(connection, place, header["limits"]).serve()
 
 
 class Zygote:
@@ -97,16 +92,11 @@ class Zygote:
 
     def _remount(self, request: Dict[str, Any], fds: List[int]) -> None:
         """Remount a resting sandbox's testbed above its frozen upper, and keep its mount namespace as a snapshot."""
-        connection = socket.socket(fileno=os.dup(fds[0]))
-        try:
+        with socket.socket(fileno=os.dup(fds[0])) as connection, wire.reporting(connection):
             namespace = f"/proc/{self._sandboxes[request['id']]}/ns/mnt"
             self._snapshots[request["snapshot"]] = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
             self._mount_in(self._snapshots[request["snapshot"]], Lineage.parse(request["lineage"]))
             wire.send(connection, {})
-        except Exception as error:
-            wire.send(connection, wire.describe_error(error))
-        finally:
-            connection.close()
 
     def _mount_in(self, namespace: int, line: Lineage) -> None:
         """Enter the mount namespace of a sandbox, mount its testbed, and return.
