@@ -19,10 +19,9 @@ DEFAULT_BYTES = 4 << 30
 
 @dataclass(frozen=True)
 class SessionState:
-    """The state of a shell session between two commands.
+    """The state of a shell session between two commands; the host only sends it back into a sandbox.
 
-    The host holds it, so snapshots and forks carry sessions along. It is only sent back into a sandbox, never
-    interpreted.
+    So snapshots and forks carry sessions along.
     """
 
     env: tuple[tuple[str, str], ...] = ()

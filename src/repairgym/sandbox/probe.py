@@ -39,6 +39,7 @@ ISOLATING_BACKENDS = frozenset({"namespace", "bubblewrap", "container"})
 BRANCHING_BACKENDS = frozenset({"namespace", "degraded"})
 """Back ends with snapshots and forks; the others raise ``SandboxError``."""
 
+_NO_ISOLATION = "does not isolate: no namespaces, so processes and the disk of the host are in reach"
 _CONNECT = (
     "import socket, sys\n"
     "try: socket.create_connection(('127.0.0.1', int(sys.argv[1])), 2)\n"
@@ -106,19 +107,18 @@ async def _probe(name: str, config: SandboxConfig) -> BackendProbe:
         remedy = find_remedy(name, str(error), Machine.inspect())
         return BackendProbe(name=name, is_available=False, is_isolating=is_isolating, reason=reason, remedy=remedy)
     missing = backend.missing_walls if isinstance(backend, DegradedBackend) else ()
+    reason = "" if is_isolating else _NO_ISOLATION
+    if missing:
+        reason += f"; this kernel also leaves open: {', '.join(missing)}"
+    duration_s = round(time.monotonic() - start_s, 3)
     return BackendProbe(
         name=name,
         is_available=True,
         is_isolating=is_isolating,
-        reason="" if is_isolating else _describe_degraded(missing),
+        reason=reason,
         missing_walls=missing,
-        duration_s=round(time.monotonic() - start_s, 3),
+        duration_s=duration_s,
     )
-
-
-def _describe_degraded(missing_walls: tuple[str, ...]) -> str:
-    text = "does not isolate: no namespaces, so processes and the disk of the host are in reach"
-    return f"{text}; this kernel also leaves open: {', '.join(missing_walls)}" if missing_walls else text
 
 
 def probe_backend(name: str, config: SandboxConfig | None = None) -> BackendProbe:

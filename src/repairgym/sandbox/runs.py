@@ -178,8 +178,7 @@ def _run(done: ExecResult, results: dict[str, TestResult]) -> TestRun:
 def parse_junit_xml(content: bytes) -> dict[str, TestResult]:
     """Return results by id: ``classname::name``, or ``name`` where there is no class name; the worst of equal ids.
 
-    Raises:
-        ValueError: the report is too large, is not XML, or has a document type.
+    ``ValueError`` when the report is too large, is not XML, or has a document type.
     """
     if len(content) > MAX_REPORT_BYTES:
         raise ValueError(f"the report has {len(content)} bytes, at most {MAX_REPORT_BYTES} are read")

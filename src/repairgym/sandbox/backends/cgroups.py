@@ -85,11 +85,8 @@ def _below(path: str, root: str) -> str | None:
 
 
 def _join_file(folder: Path) -> Path:
-    """Return the file by which a process with one thread enters a group.
-
-    Version 1 has a file for single threads, which takes no lock that all processes of the machine share: on a busy
-    machine ``cgroup.procs`` costs 10 ms and more.
-    """
+    """Return the file by which a process with one thread enters a group."""
+    # That of version 1 takes no lock that the whole machine shares: when busy, `cgroup.procs` costs 10 ms and more.
     threads = folder / "tasks"
     return threads if threads.exists() else folder / "cgroup.procs"
 
@@ -171,11 +168,7 @@ class ControlGroups:
         return errors[-1]
 
     def create(self, limits: SandboxLimits) -> Group | None:
-        """Make a group bounded by ``limits``; None where there are no groups.
-
-        Raises:
-            OSError: the kernel denied it now, though it worked before.
-        """
+        """Make a group bounded by ``limits``; None where there are none, ``OSError`` when the kernel denies it now."""
         if not self._parents:
             return None
         self._number += 1

@@ -122,9 +122,6 @@ def make_before(spec: SandboxSpec, folder: Path) -> Path:
     """Make the tree with the sandbox's files written over it; unchanged files are hard links to the layer's own.
 
     Everybody can read everything in it, because the process inside is another user; the folder around it is closed.
-
-    Raises:
-        InputError: a file lies outside of the tree.
     """
     before = folder / "before"
     shutil.copytree(spec.tree, before, symlinks=True, copy_function=_link)

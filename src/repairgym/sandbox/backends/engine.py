@@ -44,7 +44,8 @@ class Engine:
             SandboxUnavailableError: the engine is missing or does not answer in time.
             SandboxError: the command failed.
         """
-        command = [self.name, *self._global_options(), *arguments]
+        runtime = ["--runtime", self._config.runtime] if self.name == "podman" and self._config.runtime else []
+        command = [self.name, *runtime, *arguments]
         pipe = asyncio.subprocess.PIPE
         try:
             process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
@@ -64,9 +65,6 @@ class Engine:
             message = " ".join(stderr.decode(errors="replace").split())[-600:]
             raise SandboxError(f"{self.name} {arguments[0]} failed: {message or process.returncode}")
         return stdout.decode()
-
-    def _global_options(self) -> list[str]:
-        return ["--runtime", self._config.runtime] if self.name == "podman" and self._config.runtime else []
 
     async def sweep(self) -> list[str]:
         """Remove the containers of dead owners; return their names."""
@@ -133,11 +131,7 @@ class Engine:
 
 
 async def find_engine(config: ContainerConfig) -> Engine:
-    """Return the engine that ``config`` names, or the first that answers, without leftovers of dead owners.
-
-    Raises:
-        SandboxUnavailableError: none answers; says why for each.
-    """
+    """Return the engine that ``config`` names, or the first that answers, without leftovers of dead owners."""
     reasons = []
     for name in _ENGINES if config.engine == "auto" else (config.engine,):
         if shutil.which(name) is None:

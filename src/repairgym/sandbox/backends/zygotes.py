@@ -39,11 +39,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 async def _send(connection: socket.socket, request: dict[str, Any], fds: Sequence[int] = ()) -> socket.socket:
-    """Send a request with one end of a new connection and ``fds``; return our end.
-
-    Raises:
-        SandboxLostError: the process that makes sandboxes is gone.
-    """
+    """Send a request with one end of a new connection and ``fds``; return our end."""
     ours, theirs = socket.socketpair()
     try:
         with theirs:
@@ -221,8 +217,7 @@ class ZygotePool:
         key = _key(spec)
         if self._spawner is not None and not self._spawner.is_alive:
             # The zygotes die with their spawner, but perhaps later.
-            for other in list(self._zygotes):
-                self._forget(other)
+            await self.close()
         if key in self._zygotes:
             self._zygotes[key] = zygote = self._zygotes.pop(key)
             return zygote
@@ -232,9 +227,6 @@ class ZygotePool:
 
     async def _start(self, key: _Key, spec: SandboxSpec, group_folders: list[str]) -> Zygote:
         try:
-            if self._spawner is not None and not self._spawner.is_alive:
-                await self._spawner.close()
-                self._spawner = None
             if self._spawner is None:
                 self._spawner = Spawner(group_folders)
             self._evict()
@@ -269,6 +261,6 @@ class ZygotePool:
         """End every process; safe to call twice."""
         for key in list(self._zygotes):
             self._forget(key)
-        if self._spawner is not None:
-            await self._spawner.close()
-            self._spawner = None
+        spawner, self._spawner = self._spawner, None
+        if spawner is not None:
+            await spawner.close()

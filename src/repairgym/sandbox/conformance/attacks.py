@@ -10,18 +10,8 @@ import socket
 import tempfile
 
 from repairgym.sandbox.base import Sandbox
-from repairgym.sandbox.conformance.site import (
-    OTHER_PROCESSES,
-    Site,
-    on_sandbox,
-    on_site,
-    prints_nothing,
-    python,
-    require,
-    require_output,
-    require_silence,
-    shell,
-)
+from repairgym.sandbox.conformance.runs import python, require, require_alone, require_output, require_silence, shell
+from repairgym.sandbox.conformance.site import Site, on_sandbox, on_site, prints_nothing
 
 _SHORT_S = 2.0
 _PROC = """
@@ -56,7 +46,7 @@ async def host_processes_and_kernel(site: Site) -> None:
     process = await asyncio.create_subprocess_exec("sh", "-c", f"sleep 60; : {marker}")
     try:
         async with site.sandbox() as sandbox:
-            await require_silence(sandbox, OTHER_PROCESSES, marker)
+            await require_alone(sandbox, marker)
             await require_silence(sandbox, _PROC)
     finally:
         process.kill()
@@ -79,7 +69,6 @@ print(*sorted(set(os.listdir('/dev')) & {'kvm', 'fuse', 'mem', 'sda', 'vda', 'lo
 """)
 """Only harmless devices exist, and none can be made."""
 
-
 identities = prints_nothing("""
 import os, subprocess, shutil
 for attempt in (lambda: os.setuid(0), lambda: os.setgid(0), lambda: os.setgroups([0]),
@@ -99,7 +88,6 @@ for name, text in (('uid_map', '0 0 1'), ('gid_map', '0 0 1'), ('setgroups', 'al
 """)
 """No call, set-user-id file, system tool or id map leads to another user."""
 
-
 tracing = prints_nothing("""
 import ctypes, os, signal, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -117,7 +105,6 @@ if fd >= 0 and libc.syscall(438, fd, 0, 0) >= 0: print('took a descriptor of the
 os.kill(pid, signal.SIGKILL)
 """)
 """No process can trace or read another, or take its descriptors, not even its own child."""
-
 
 socket_families = prints_nothing("""
 import socket
@@ -231,7 +218,6 @@ for folder, _, names in os.walk('/sys'):
     for name in names: print(folder, name)
 """)
 """No other control group is in reach: neither their file system nor ``/sys`` is mounted."""
-
 
 limits_stay = prints_nothing("""
 import resource

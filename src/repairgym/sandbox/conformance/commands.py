@@ -3,18 +3,8 @@
 import os
 
 from repairgym.sandbox.base import Sandbox
-from repairgym.sandbox.conformance.site import (
-    OTHER_PROCESSES,
-    TIMEOUT_S,
-    Site,
-    on_sandbox,
-    on_site,
-    python,
-    require,
-    require_output,
-    require_silence,
-    shell,
-)
+from repairgym.sandbox.conformance.runs import TIMEOUT_S, python, require, require_alone, require_output, shell
+from repairgym.sandbox.conformance.site import Site, on_sandbox, on_site
 
 _SHORT_S = 0.7
 
@@ -121,7 +111,7 @@ time.sleep(600)"""
     require(result.is_timed_out and result.exit_status is None, "a timeout", result)
     require(result.stdout == b"before\n", "the output from before the deadline", result)
     require(result.duration_s < 30, "an end soon after the deadline", result.duration_s)
-    await require_silence(sandbox, OTHER_PROCESSES, "time.sleep(600)")
+    await require_alone(sandbox, "time.sleep(600)")
 
 
 @on_sandbox()
@@ -129,7 +119,7 @@ async def daemons_end(sandbox: Sandbox) -> None:
     """A background process ends with its command."""
     start = "(setsid sleep 987.5 >/dev/null 2>&1 &) ; setsid sleep 987.5 & echo started"
     await require_output(sandbox, start, b"started\n")
-    await require_silence(sandbox, OTHER_PROCESSES, "987.5")
+    await require_alone(sandbox, "987.5")
 
 
 @on_sandbox(output_bytes=1000)

@@ -8,17 +8,8 @@ from pathlib import Path
 
 from repairgym.errors import SandboxContentError
 from repairgym.sandbox.base import Sandbox
-from repairgym.sandbox.conformance.site import (
-    Files,
-    Site,
-    on_sandbox,
-    on_site,
-    python,
-    require,
-    require_output,
-    require_raises,
-    shell,
-)
+from repairgym.sandbox.conformance.runs import python, require, require_output, require_raises, shell
+from repairgym.sandbox.conformance.site import Files, Site, on_sandbox, on_site
 
 _START: Files = {
     "crlf.txt": "one\r\ntwo\r\nthree\r\n",

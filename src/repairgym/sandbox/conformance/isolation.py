@@ -7,18 +7,8 @@ from pathlib import Path
 
 from repairgym.errors import SandboxContentError
 from repairgym.sandbox.base import Sandbox
-from repairgym.sandbox.conformance.site import (
-    Site,
-    on_sandbox,
-    on_site,
-    prints_nothing,
-    python,
-    require,
-    require_output,
-    require_raises,
-    require_silence,
-    shell,
-)
+from repairgym.sandbox.conformance.runs import python, require, require_output, require_raises, require_silence, shell
+from repairgym.sandbox.conformance.site import Site, on_sandbox, on_site, prints_nothing
 
 _TRY_CALLS = """
 import ctypes, errno, os

@@ -2,16 +2,8 @@
 
 from repairgym.errors import InputError, SandboxError
 from repairgym.sandbox.base import ExecResult, Sandbox, ShellSession
-from repairgym.sandbox.conformance.site import (
-    TIMEOUT_S,
-    Site,
-    on_sandbox,
-    on_site,
-    require,
-    require_output,
-    require_raises,
-    shell,
-)
+from repairgym.sandbox.conformance.runs import TIMEOUT_S, require, require_output, require_raises, shell
+from repairgym.sandbox.conformance.site import Site, on_sandbox, on_site
 
 _SHORT_S = 0.7
 _CHAIN = 12

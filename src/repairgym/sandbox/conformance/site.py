@@ -1,4 +1,4 @@
-"""The site of conformance checks, the makers of checks, and what runs programs and raises on a failed check."""
+"""The site of conformance checks, and the makers of checks."""
 
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
-from repairgym.sandbox.base import ExecResult, Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
+from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
+from repairgym.sandbox.conformance.runs import require_silence
 
-TIMEOUT_S = 60.0
 Files = dict[str, str | None]
 """Path -> text that is written over the tree (None: deleted)."""
 
@@ -40,16 +40,6 @@ _TREE = {
     "tests/test_crash.py": "import os\n\n\ndef test_before():\n    pass\n\n\ndef test_crash():\n    os.abort()\n",
     "setup.cfg": "[tool:pytest]\naddopts = --no-such-option\n",
 }
-
-OTHER_PROCESSES = """
-import glob, os, sys
-for path in glob.glob('/proc/[0-9]*/cmdline'):
-    if str(os.getpid()) not in path:
-        try: line = open(path, 'rb').read().decode(errors='replace')
-        except OSError: continue
-        if sys.argv[1] in line: print(line)
-"""
-"""Prints the command lines of other processes that hold the first argument."""
 
 
 def make_environment(folder: Path) -> Path:
@@ -141,40 +131,3 @@ def prints_nothing(program: str) -> Check:
         await require_silence(sandbox, program)
 
     return on_sandbox()(run)
-
-
-def require(is_true: bool, expected: str, got: object) -> None:
-    """Raise ``AssertionError`` unless ``is_true``."""
-    if not is_true:
-        raise AssertionError(f"expected {expected}, got {got!r}")
-
-
-async def shell(sandbox: Sandbox, script: str, timeout_s: float = TIMEOUT_S) -> ExecResult:
-    """Run a shell script."""
-    return await sandbox.exec(("sh", "-c", script), timeout_s=timeout_s)
-
-
-async def python(sandbox: Sandbox, program: str, *arguments: str, timeout_s: float = TIMEOUT_S) -> ExecResult:
-    """Run a Python program."""
-    return await sandbox.exec(("python", "-c", program, *arguments), timeout_s=timeout_s)
-
-
-async def require_output(sandbox: Sandbox, script: str, expected: bytes) -> None:
-    """Raise ``AssertionError`` unless a shell script prints ``expected``."""
-    result = await shell(sandbox, script)
-    require(result.stdout == expected, f"{expected!r} of {script!r}", result)
-
-
-async def require_silence(sandbox: Sandbox, program: str, *arguments: str) -> None:
-    """Raise ``AssertionError`` unless a Python program succeeds and prints nothing."""
-    result = await python(sandbox, program, *arguments)
-    require(result.exit_status == 0 and not result.stdout, "nothing reached", result)
-
-
-async def require_raises(kind: type[Exception], call: Awaitable[object]) -> None:
-    """Raise ``AssertionError`` unless ``call`` raises ``kind``."""
-    try:
-        await call
-    except kind:
-        return
-    raise AssertionError(f"expected {kind.__name__}, got a result")

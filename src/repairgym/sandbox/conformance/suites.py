@@ -2,7 +2,8 @@
 
 from repairgym.records import TestOutcome, TestRequest, TestRun
 from repairgym.sandbox.base import Sandbox
-from repairgym.sandbox.conformance.site import Site, on_sandbox, on_site, require
+from repairgym.sandbox.conformance.runs import require
+from repairgym.sandbox.conformance.site import Site, on_sandbox, on_site
 
 _FILE = "tests/test_prices.py"
 _SLOW = tuple(f"tests/test_slow.py::test_{name}" for name in ("first", "endless", "last"))

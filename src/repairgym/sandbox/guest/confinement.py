@@ -92,23 +92,17 @@ def _answer(code: int) -> bytes:
     return _instruction(_RETURN, _DENY | code)
 
 
+_PASS, _EPERM = _instruction(_RETURN, _ALLOW), _answer(errno.EPERM)
+
+
 def _check_argument(number: int, offset: int, tests: List[bytes]) -> List[bytes]:
     """Decide call ``number`` by ``tests`` of the argument at ``offset``, which end with an answer."""
     return [_instruction(_JUMP_EQUAL, number, 0, len(tests) + 1), _instruction(_LOAD, offset), *tests]
 
 
-def _deny_when(test: int, values: Sequence[int]) -> List[bytes]:
-    tests = []
-    for value in values:
-        tests += [_instruction(test, value, 0, 1), _answer(errno.EPERM)]
-    return [*tests, _instruction(_RETURN, _ALLOW)]
-
-
-def _allow_only(values: Sequence[int]) -> List[bytes]:
-    tests = []
-    for value in values:
-        tests += [_instruction(_JUMP_EQUAL, value, 0, 1), _instruction(_RETURN, _ALLOW)]
-    return [*tests, _answer(errno.EPERM)]
+def _decide(test: int, values: Sequence[int], when_true: bytes, otherwise: bytes) -> List[bytes]:
+    tests = [part for value in values for part in (_instruction(test, value, 0, 1), when_true)]
+    return [*tests, otherwise]
 
 
 def denied_calls(machine: str) -> Dict[str, int]:
@@ -129,20 +123,24 @@ def build_filter(machine: str = "", *, is_in_host_namespaces: bool = False) -> b
     program = [
         _instruction(_LOAD, _OFFSET_ARCH),
         _instruction(_JUMP_EQUAL, table.arch, 1, 0),
-        _answer(errno.EPERM),
+        _EPERM,
         _instruction(_LOAD, _OFFSET_NUMBER),
         _instruction(_JUMP_GREATER_EQUAL, _X32_BIT, 0, 1),
-        _answer(errno.EPERM),
+        _EPERM,
     ]
     for number in denied.values():
-        program += [_instruction(_JUMP_EQUAL, number, 0, 1), _answer(errno.EPERM)]
+        program += [_instruction(_JUMP_EQUAL, number, 0, 1), _EPERM]
     # The flags of clone3 lie in memory that a filter cannot read; ENOSYS makes the C library use clone.
     program += [_instruction(_JUMP_EQUAL, _CLONE3, 0, 1), _answer(errno.ENOSYS)]
-    program += _check_argument(table.clone, _OFFSET_FIRST_ARGUMENT, _deny_when(_JUMP_SET, (_CLONE_NAMESPACES,)))
+    program += _check_argument(
+        table.clone, _OFFSET_FIRST_ARGUMENT, _decide(_JUMP_SET, (_CLONE_NAMESPACES,), _EPERM, _PASS)
+    )
     for number in table.sockets:
-        program += _check_argument(number, _OFFSET_FIRST_ARGUMENT, _allow_only(_FAMILIES))
-    program += _check_argument(table.ioctl, _OFFSET_SECOND_ARGUMENT, _deny_when(_JUMP_EQUAL, _TERMINAL_INPUTS))
-    program.append(_instruction(_RETURN, _ALLOW))
+        program += _check_argument(number, _OFFSET_FIRST_ARGUMENT, _decide(_JUMP_EQUAL, _FAMILIES, _PASS, _EPERM))
+    program += _check_argument(
+        table.ioctl, _OFFSET_SECOND_ARGUMENT, _decide(_JUMP_EQUAL, _TERMINAL_INPUTS, _EPERM, _PASS)
+    )
+    program.append(_PASS)
     return b"".join(program)
 
 

@@ -62,12 +62,7 @@ def open_up(folder: str) -> None:
 
 
 def read_regular(path: str, limit: int) -> bytes:
-    """Read a regular file of at most ``limit`` bytes.
-
-    Raises:
-        FileNotFoundError: there is no such regular file.
-        TooLargeError: it is larger.
-    """
+    """Read a regular file; ``FileNotFoundError`` when there is none, `TooLargeError` above ``limit`` bytes."""
     try:
         fd = open_regular(path)
     except OSError as error:

@@ -53,20 +53,14 @@ class Lineage(NamedTuple):
         """The sandbox's own tmpfs."""
         return f"{rootfs.SCRATCH}/{self.depth}"
 
+    def name(self, kind: str) -> str:
+        """Name of the upper (``u``), its work folder (``w``), or the copy of ``/tmp`` that the next freeze makes (``t``)."""
+        return f"{self.depth}/{kind}{self.num_frozen}"
+
     @property
     def upper(self) -> str:
         """Name of the writable layer."""
-        return f"{self.depth}/u{self.num_frozen}"
-
-    @property
-    def work(self) -> str:
-        """Name of the folder that overlayfs needs next to the upper."""
-        return f"{self.depth}/w{self.num_frozen}"
-
-    @property
-    def frozen_tmp(self) -> str:
-        """Name of the copy of ``/tmp`` that the next freeze makes."""
-        return f"{self.depth}/t{self.num_frozen}"
+        return self.name("u")
 
     def freeze(self) -> Lineage:
         """Return the same sandbox with its upper frozen and a new upper."""
@@ -75,7 +69,7 @@ class Lineage(NamedTuple):
     def fork(self) -> Lineage:
         """Return a child of the sandbox as it was before its last freeze (:meth:`freeze` made ``self``)."""
         parent = self._replace(num_frozen=self.num_frozen - 1)
-        return Lineage(self.depth + 1, 0, self.layers, self.has_files, parent.frozen_tmp)
+        return Lineage(self.depth + 1, 0, self.layers, self.has_files, parent.name("t"))
 
 
 def mount_options(line: Lineage) -> str:
@@ -84,7 +78,7 @@ def mount_options(line: Lineage) -> str:
     E2BIG when the chain of layers is too long: make a new sandbox from a patch instead.
     """
     lower = [*line.layers, *(["0/files"] if line.has_files else []), f"../{os.path.basename(rootfs.TREE)}"]
-    options = f"lowerdir={':'.join(lower)},upperdir={line.upper},workdir={line.work},userxattr"
+    options = f"lowerdir={':'.join(lower)},upperdir={line.upper},workdir={line.name('w')},userxattr"
     if len(options) > _OPTION_BYTES:
         raise OSError(errno.E2BIG, f"got a chain of {len(line.layers)} snapshots, too long for one mount")
     return options
@@ -150,7 +144,7 @@ def _mount_testbed(files: Dict[str, Optional[str]], line: Lineage) -> str:
     upper = f"{rootfs.SCRATCH}/{line.upper}"
     os.mkdir(upper)
     os.chmod(upper, stat.S_IMODE(os.stat(rootfs.TREE).st_mode) | 0o700)
-    os.mkdir(f"{rootfs.SCRATCH}/{line.work}")
+    os.mkdir(f"{rootfs.SCRATCH}/{line.name('w')}")
     _mount_overlay(line)
     return _hold(rootfs.START if line.has_files else rootfs.TREE)
 
@@ -213,7 +207,7 @@ class Branch:
     def freeze(self, _: Dict[str, Any], __: List[bytes]) -> Tuple[Dict[str, Any], Sequence[bytes]]:
         """Make the next upper above the current one, to be mounted before anything runs; ``OSError`` without room."""
         frozen = self._line.freeze()
-        names = [self._line.frozen_tmp, frozen.upper, frozen.work]
+        names = [self._line.name("t"), frozen.upper, frozen.name("w")]
         paths = [f"{self._scratch}/{name}" for name in names]
         try:
             for path in paths:

@@ -101,16 +101,6 @@ class Finished(NamedTuple):
     """Part of ``duration_s`` in which the longest waiting process was ready but had no processor, as far as it and its
     children were alive at the end."""
 
-    @property
-    def exit_status(self) -> Optional[int]:
-        """Exit status, None when killed or too late."""
-        return os.WEXITSTATUS(self.status) if self.status is not None and os.WIFEXITED(self.status) else None
-
-    @property
-    def signal(self) -> Optional[int]:
-        """Number of the signal that killed it."""
-        return os.WTERMSIG(self.status) if self.status is not None and os.WIFSIGNALED(self.status) else None
-
 
 def _child(pipes: Pipes, accounting: Accounting, prepare: Callable[[], None], body: Callable[[], int]) -> None:
     status = 1

@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 import tempfile
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set
 
 import pytest
 from _pytest.assertion import rewrite
@@ -129,15 +129,11 @@ def rewrite_only(test_ids: List[str], testbed: str) -> None:
 
 def _unwanted(module: ast.Module, path: str, wanted: Set[str]) -> Iterator[Any]:
     """Yield the test functions and methods of ``module`` that no wanted id selects."""
-    for name, function in _tests(module):
-        if wanted.isdisjoint(selectors(f"{path}::{name}")):
-            yield function
-
-
-def _tests(module: ast.Module) -> Iterator[Tuple[str, Any]]:
     for node in module.body:
         members = node.body if isinstance(node, ast.ClassDef) else [node]
-        prefix = f"{node.name}::" if isinstance(node, ast.ClassDef) else ""
+        prefix = f"{path}::{node.name}::" if isinstance(node, ast.ClassDef) else f"{path}::"
         for member in members:
-            if isinstance(member, (ast.FunctionDef, ast.AsyncFunctionDef)) and member.name.startswith("test"):
-                yield prefix + member.name, member
+            if not isinstance(member, (ast.FunctionDef, ast.AsyncFunctionDef)) or not member.name.startswith("test"):
+                continue
+            if wanted.isdisjoint(selectors(prefix + member.name)):
+                yield member

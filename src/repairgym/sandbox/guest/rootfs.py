@@ -7,6 +7,7 @@ the pinned tree is visible only to trusted code.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -90,18 +91,11 @@ class _Root:
 
     def bind_tree(self, source: str, target: str) -> None:
         """Show the tree; copy it when overlayfs could not copy its files up from a lower layer."""
-        fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-        if _is_owned(source) and self._can_map(source, target):
-            os.close(fd)
-        else:
-            self._copies.append((target, fd))
-
-    def _can_map(self, source: str, target: str) -> bool:
-        try:
-            self._mounts.append((target, syscalls.clone_mount(source, _READ_ONLY, self._userns_fd)))
-        except OSError:
-            return False
-        return True
+        if _is_owned(source):
+            with contextlib.suppress(OSError):
+                self._mounts.append((target, syscalls.clone_mount(source, _READ_ONLY, self._userns_fd)))
+                return
+        self._copies.append((target, os.open(source, os.O_RDONLY | os.O_CLOEXEC)))
 
     def build(self, path: str) -> None:
         """Cover ``path`` with the root and fill it."""

@@ -179,10 +179,11 @@ def _locate(path: str, testbed: str) -> str:
 
 
 def _ending(finished: process.Finished) -> Dict[str, Any]:
+    status = finished.status
     return {
-        "exit_status": finished.exit_status,
-        "signal": finished.signal,
-        "is_timed_out": finished.status is None,
+        "exit_status": os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None,
+        "signal": os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None,
+        "is_timed_out": status is None,
         "duration_s": finished.duration_s,
         "is_starved": finished.is_starved,
     }

@@ -96,10 +96,7 @@ def pivot_root(new_root: str) -> None:
 
 
 def clone_mount(source: str, attributes: int, userns_fd: int | None = None) -> int:
-    """Make a detached copy of the mounts at ``source`` with ``attributes`` set, idmapped by ``userns_fd`` when given.
-
-    The result is a file descriptor for :func:`attach_mount`.
-    """
+    """Return a detached copy of the mounts at ``source``, idmapped by ``userns_fd`` if given, to be attached later."""
     recursive = 0 if userns_fd is not None else AT_RECURSIVE
     flags = ctypes.c_uint(OPEN_TREE_CLONE | os.O_CLOEXEC | recursive)
     fd = _syscall(f"open_tree {source}", _SYS_OPEN_TREE, ctypes.c_int(AT_FDCWD), _text(source), flags)
@@ -141,10 +138,7 @@ def set_parent_death_signal(number: int) -> None:
 
 
 def set_dumpable(is_dumpable: bool) -> None:
-    """Make ``/proc/self`` accessible to this process again after a change of credentials.
-
-    False: deny processes without ``CAP_SYS_PTRACE`` this one's memory, descriptors and environment.
-    """
+    """Set whether others may read this process's memory, descriptors and environment, and it its own ``/proc/self``."""
     _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, int(is_dumpable))
 
 

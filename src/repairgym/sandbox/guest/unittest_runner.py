@@ -168,12 +168,9 @@ def _files(wanted: Set[str], testbed: str) -> List[str]:
         return sorted(path for path in paths if path.endswith(".py") and os.path.isfile(os.path.join(testbed, path)))
     files = []
     for folder, _, names in os.walk(testbed):
-        files += [os.path.relpath(os.path.join(folder, name), testbed) for name in names if _is_test_file(name)]
+        tests = [name for name in names if name.startswith("test") and name.endswith(".py")]
+        files += [os.path.relpath(os.path.join(folder, name), testbed) for name in tests]
     return sorted(files)
-
-
-def _is_test_file(name: str) -> bool:
-    return name.startswith("test") and name.endswith(".py")
 
 
 def _write_broken(result: RecordingResult, wanted: Set[str], path: str, message: str) -> None:
