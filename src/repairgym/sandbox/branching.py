@@ -4,13 +4,12 @@ Reads a sandbox, makes :class:`~repairgym.sandbox.base.Snapshot` objects and mor
 taken while nothing runs; the bytes of all snapshots of a back end are bounded; a closed snapshot makes no sandbox.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from repairgym.errors import InputError, SandboxError
-from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxSpec, Snapshot
+from repairgym.sandbox.base import Sandbox, SandboxSpec, Snapshot
 from repairgym.sandbox.channel import Channel
 
 DEFAULT_BYTES = 4 << 30
@@ -80,14 +79,9 @@ class KeptSnapshot:
     def __post_init__(self) -> None:
         self.quota.snapshots.add(self)
 
-    @property
-    def is_closed(self) -> bool:
-        """True after `close`."""
-        return self not in self.quota.snapshots
-
     async def close(self) -> None:
         """See :meth:`repairgym.sandbox.base.Snapshot.close`."""
-        if not self.is_closed:
+        if self in self.quota.snapshots:
             self.quota.snapshots.remove(self)
             await self.drop()
 
@@ -96,7 +90,7 @@ def check_snapshot(backend: str, spec: SandboxSpec, snapshot: Snapshot) -> KeptS
     """Return ``snapshot``; raise ``InputError`` when no sandbox of ``spec`` can start from it."""
     if not isinstance(snapshot, KeptSnapshot) or snapshot.backend != backend:
         raise InputError(f"got a snapshot of the back end {snapshot.backend!r}, expected one of {backend!r}")
-    if snapshot.is_closed:
+    if snapshot not in snapshot.quota.snapshots:
         raise InputError("got a snapshot that is closed; take another one")
     kept = snapshot.spec
     if (kept.environment, kept.tree, kept.files) != (spec.environment, spec.tree, spec.files):
@@ -107,15 +101,3 @@ def check_snapshot(backend: str, spec: SandboxSpec, snapshot: Snapshot) -> KeptS
 def no_snapshots(backend: str) -> SandboxError:
     """Return the error of a back end without snapshots."""
     return SandboxError(f"the back end {backend!r} has no snapshots; make a new sandbox and apply a diff")
-
-
-async def create_all(backend: SandboxBackend, spec: SandboxSpec, snapshot: Snapshot, count: int) -> tuple[Sandbox, ...]:
-    """Make ``count`` sandboxes from ``snapshot`` concurrently; all or none."""
-    calls = (backend.create(spec, snapshot=snapshot) for _ in range(count))
-    made = await asyncio.gather(*calls, return_exceptions=True)
-    errors = [result for result in made if isinstance(result, BaseException)]
-    children = [result for result in made if not isinstance(result, BaseException)]
-    if errors:
-        await asyncio.gather(*(child.close() for child in children))
-        raise errors[0]
-    return tuple(children)

@@ -240,23 +240,18 @@ def find_remedy(backend: str, reason: str, machine: Machine) -> str:
 
 def _allow_user_namespaces(machine: Machine) -> str:
     """Return what makes the kernel give user namespaces to an ordinary process; the likely causes only."""
-    settings, steps = machine.settings, []
-    if machine.is_in_container:
-        steps.append(
-            "this is a container: start it with '--security-opt seccomp=unconfined --security-opt "
-            "systempaths=unconfined' (podman: '--security-opt unmask=ALL')"
-        )
-    if settings.get("apparmor_restrict_unprivileged_userns", "0") != "0":
-        steps.append("'sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0' (AppArmor, Ubuntu 23.10 or newer)")
-    if settings.get("unprivileged_userns_clone") == "0":
-        steps.append("'sudo sysctl kernel.unprivileged_userns_clone=1' (Debian)")
-    if settings.get("max_user_namespaces") == "0":
-        steps.append("'sudo sysctl user.max_user_namespaces=10000' (Red Hat)")
-    if not steps:
-        steps.append(
-            "Linux 5.12 or newer with user namespaces and overlayfs is needed; run as root, or ask its administrator"
-        )
-    return "; ".join(steps)
+    settings = machine.settings
+    causes = {
+        "this is a container: start it with '--security-opt seccomp=unconfined --security-opt "
+        "systempaths=unconfined' (podman: '--security-opt unmask=ALL')": machine.is_in_container,
+        "'sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0' (AppArmor, Ubuntu 23.10 or newer)": (
+            settings.get("apparmor_restrict_unprivileged_userns", "0") != "0"
+        ),
+        "'sudo sysctl kernel.unprivileged_userns_clone=1' (Debian)": settings.get("unprivileged_userns_clone") == "0",
+        "'sudo sysctl user.max_user_namespaces=10000' (Red Hat)": settings.get("max_user_namespaces") == "0",
+    }
+    unknown = "Linux 5.12 or newer with user namespaces and overlayfs is needed; run as root, or ask its administrator"
+    return "; ".join(step for step, is_likely in causes.items() if is_likely) or unknown
 
 
 def _repair_engine(reason: str) -> str:

@@ -19,15 +19,7 @@ from repairgym.errors import SandboxError, SandboxLostError
 from repairgym.sandbox.backends import stale_cleanup as owner
 from repairgym.sandbox.backends.guest_process import ServingProcess, find_prefixes
 from repairgym.sandbox.base import Sandbox, SandboxSpec, Snapshot
-from repairgym.sandbox.branching import (
-    DEFAULT_BYTES,
-    KeptSnapshot,
-    Quota,
-    SessionState,
-    SessionStates,
-    check_snapshot,
-    create_all,
-)
+from repairgym.sandbox.branching import DEFAULT_BYTES, KeptSnapshot, Quota, SessionState, SessionStates, check_snapshot
 from repairgym.sandbox.channel import Channel
 from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestBackend
 
@@ -138,7 +130,14 @@ class _Brancher:
 
     async def restore(self, snapshot: Snapshot, count: int) -> tuple[Sandbox, ...]:
         """See :meth:`repairgym.sandbox.branching.Brancher.restore`."""
-        return await create_all(self._backend, self._spec, snapshot, count)
+        calls = (self._backend.create(self._spec, snapshot=snapshot) for _ in range(count))
+        made = await asyncio.gather(*calls, return_exceptions=True)
+        errors = [result for result in made if isinstance(result, BaseException)]
+        children = [result for result in made if not isinstance(result, BaseException)]
+        if errors:
+            await asyncio.gather(*(child.close() for child in children))
+            raise errors[0]
+        return tuple(children)
 
 
 def _missing_walls(landlock_version: int, has_seccomp: bool) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ TIMEOUT_S = 60.0
 _OTHER_PROCESSES = """
 import glob, os, sys
 for path in glob.glob('/proc/[0-9]*/cmdline'):
-    if str(os.getpid()) not in path:
+    if path.split('/')[2] != str(os.getpid()):
         try: line = open(path, 'rb').read().decode(errors='replace')
         except OSError: continue
         if sys.argv[1] in line: print(line)

@@ -54,7 +54,7 @@ class Lineage(NamedTuple):
         return f"{rootfs.SCRATCH}/{self.depth}"
 
     def name(self, kind: str) -> str:
-        """Name of the upper (``u``), its work folder (``w``), or the copy of ``/tmp`` that the next freeze makes (``t``)."""
+        """Name of the upper (``u``), its work folder (``w``), or the next frozen copy of ``/tmp`` (``t``)."""
         return f"{self.depth}/{kind}{self.num_frozen}"
 
     @property
