@@ -18,10 +18,7 @@ DEFAULT_BYTES = 4 << 30
 
 @dataclass(frozen=True)
 class SessionState:
-    """The state of a shell session between two commands; the host only sends it back into a sandbox.
-
-    So snapshots and forks carry sessions along.
-    """
+    """The state of a shell session between two commands, which snapshots and forks carry along; never interpreted."""
 
     env: tuple[tuple[str, str], ...] = ()
     """Variables of its first shell."""

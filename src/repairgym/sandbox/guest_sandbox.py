@@ -32,11 +32,7 @@ _WALK_TIMEOUT_S = 120.0
 async def start(channel: Channel, header: dict[str, Any], spec: SandboxSpec) -> dict[str, Any]:
     """Ask the trusted process behind ``channel`` to set the sandbox up; return its answer.
 
-    Raises:
-        InputError: ``spec.files`` names a path outside of the repository.
-        SandboxLostError: the process is gone.
-        SandboxContentError: ``spec.files`` need more room than there is.
-        SandboxError: it could not set the sandbox up.
+    ``spec.files`` raise ``InputError`` outside of the repository, ``SandboxContentError`` where there is no room for them.
     """
     for path in spec.files:
         parts = PurePosixPath(path).parts

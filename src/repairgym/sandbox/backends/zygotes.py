@@ -160,8 +160,7 @@ class Zygote:
     async def remount(self, sandbox: int, lineage: dict[str, Any]) -> int:
         """Mount the testbed of ``sandbox`` (at rest) as ``lineage`` says; return the number of the snapshot below it.
 
-        Raises:
-            SandboxError: the kernel denied it, and the sandbox cannot be used any more.
+        After a ``SandboxError`` (the kernel denied it) the sandbox cannot be used any more.
         """
         snapshot = next(self.numbers)
         request = {"op": "remount", "id": sandbox, "snapshot": snapshot, "lineage": lineage}

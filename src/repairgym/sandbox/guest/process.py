@@ -266,11 +266,8 @@ def run(
 
     ``prepare`` confines the child once its descriptors are set up; ``limits`` are the bytes kept of stdout, stderr and
     the record pipe; ``watched`` is the descriptor of the host connection. After the deadline
-    (:class:`.deadlines.Deadline`) come SIGTERM, a grace of 0.3 s, and SIGKILL to the whole tree.
-
-    Raises:
-        EOFError: the host hung up; the caller has to end.
-        RuntimeError: ``prepare`` failed.
+    (:class:`.deadlines.Deadline`) come SIGTERM, a grace of 0.3 s, and SIGKILL to the whole tree. ``EOFError``: the host
+    hung up, and the caller has to end; ``RuntimeError``: ``prepare`` failed.
     """
     start = time.monotonic()
     accounting.begin()
