@@ -3,7 +3,7 @@
 Reads the pinned test files of a task and a secret; makes their text with canaries, the ids to run, and the expected
 outcomes. Three kinds: *must pass*; *must fail* (mostly a copy of a real test with a false assertion at its end, so that
 it touches the same code as the tests that decide); *must error* (a fixture that does not exist). Where a test that must
-pass allows it, two decoys of it (:mod:`.decoys`) are among those that must fail. Guarantees:
+pass allows it, two decoys of it (:mod:`.copies`) are among those that must fail. Guarantees:
 
 - Names, texts and places come from a secret of one grading that never enters the sandbox; only the host knows which ids
   are canaries.
@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from repairgym.diffs.lines import split_lines
-from repairgym.grading.decoys import make_decoys
-from repairgym.grading.layouts import Insertion, Layout, function_at, layout_of
+from repairgym.grading.copies import Insertion, Layout, function_at, layout_of, make_decoys
 from repairgym.records import Task, TestOutcome, TestRun
 from repairgym.tasks.build.test_files import file_of
 
@@ -153,7 +152,7 @@ def _add_decoys(task: Task, files: Mapping[str, _File], source: random.Random) -
     paths = [path for path, file in files.items() if not file.layout.is_line_sensitive]
     for path in source.sample(paths, len(paths)):
         file = files[path]
-        decoys = make_decoys(file.text, _plain_names(task.fail_to_pass, path), file.fresh_name, source)
+        decoys = make_decoys(file.text, file.layout, _plain_names(task.fail_to_pass, path), file.fresh_name, source)
         if decoys:
             file.inserted += [(decoy, True) for decoy in decoys]
             return {f"{path}::{decoy.name}": TestOutcome.FAILED for decoy in decoys}

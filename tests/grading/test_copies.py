@@ -2,7 +2,7 @@
 
 import ast
 
-from repairgym.grading.layouts import function_at, layout_of
+from repairgym.grading.copies import function_at, layout_of
 
 TEXT = '''import unittest
 

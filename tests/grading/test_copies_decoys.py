@@ -7,7 +7,7 @@ import random
 import pytest
 
 from repairgym.grading.canaries import make_canaries
-from repairgym.grading.decoys import make_decoys
+from repairgym.grading.copies import layout_of, make_decoys
 from repairgym.records import TestOutcome
 
 TESTS = """import m
@@ -38,7 +38,7 @@ def test_handled():
 
 def decoys_of(name, seed=0, text=TESTS):
     names = (f"test_fresh_{number}" for number in itertools.count())
-    return make_decoys(text, {name}, names.__next__, random.Random(seed))
+    return make_decoys(text, layout_of(text), {name}, names.__next__, random.Random(seed))
 
 
 def with_decoys(text, decoys):
