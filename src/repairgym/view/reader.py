@@ -86,12 +86,12 @@ class RunReader(TrajectoryLists):
         """Yield the sums over the rows with ``after`` < number <= ``last``, by the columns `COUNTED`."""
         columns = ", ".join(COUNTED)
         rows = self._fetch(
-            f"SELECT {columns}, count(*), sum(num_turns), sum(num_tokens), sum(num_action_tokens) FROM trajectories "
+            f"SELECT {columns}, count(*), sum(num_turns), sum(num_tokens) FROM trajectories "
             f"WHERE number > ? AND number <= ? GROUP BY {columns}",
             (after, last),
         )
-        for *values, num, num_turns, num_tokens, num_action_tokens in rows:
-            key, count = CountKey(*values), Count(num_turns, num_tokens, num_action_tokens)
+        for *values, num, num_turns, num_tokens in rows:
+            key, count = CountKey(*values), Count(num_turns, num_tokens)
             count.by_verdict[key.verdict] = num
             yield key, count
 
@@ -191,7 +191,6 @@ class Count:
 
     num_turns: int = 0
     num_tokens: int = 0
-    num_action_tokens: int = 0
     by_verdict: dict[str, int] = field(default_factory=lambda: dict.fromkeys(VerdictKind, 0))
 
     @property
@@ -205,7 +204,7 @@ class Count:
         return self.by_verdict[VerdictKind.PASSED] / self.num if self.num else None
 
     def mean(self, name: str) -> float | None:
-        """Return the mean of ``num_turns``, ``num_tokens`` or ``num_action_tokens``."""
+        """Return the mean of ``num_turns`` or ``num_tokens``."""
         return float(getattr(self, name)) / self.num if self.num else None
 
     def add(self, other: Count) -> None:
@@ -214,7 +213,6 @@ class Count:
             self.by_verdict[verdict] += num
         self.num_turns += other.num_turns
         self.num_tokens += other.num_tokens
-        self.num_action_tokens += other.num_action_tokens
 
 
 class RunCounts:
