@@ -22,13 +22,12 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from string import ascii_lowercase
 
 from repairgym.diffs.lines import split_lines
 from repairgym.grading.copies import Insertion, Layout, function_at, layout_of, make_decoys
 from repairgym.records import Task, TestOutcome, TestRun
 from repairgym.tasks.build.test_files import file_of
-
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True)
@@ -196,10 +195,10 @@ _MAKERS = {"pytest": _function_canary, "unittest": _method_canary}
 
 def _assertion(is_true: bool, source: random.Random) -> str:
     """Return an assertion that has to be evaluated to know its truth."""
-    letters = source.sample(_LETTERS, 6)
+    letters = source.sample(ascii_lowercase, 6)
     word, count = "".join(letters), source.randrange(3, 40)
     if not is_true:
-        letters[source.randrange(6)] = source.choice([letter for letter in _LETTERS if letter not in word])
+        letters[source.randrange(6)] = source.choice([letter for letter in ascii_lowercase if letter not in word])
         count += source.randrange(1, 3)
     changed = "".join(letters)
     right = sum(range(count)) if is_true else sum(range(count)) - 1

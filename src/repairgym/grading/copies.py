@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
+from string import ascii_lowercase
 from typing import NamedTuple
 
 from repairgym.diffs.lines import split_lines
@@ -139,7 +140,6 @@ def _names(node: ast.AST, name: str) -> bool:
 _MAX_STATEMENTS = 40
 _LOOSE = re.compile(r"\bANY\b|[Mm]ock|approx|__eq__|ALWAYS_EQ|globals\(|locals\(")
 """Words of tests that compare with something that equals more than itself."""
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _ASSERTIONS = frozenset({"assertEqual", "assertEquals"})
 
 
@@ -210,7 +210,7 @@ def _decoy(node: ast.FunctionDef, place: int, pad: str, prefix: str, name: str, 
 
 def _other(node: ast.expr, source: random.Random) -> ast.expr:
     """Return a literal of the same type that no honest code gives; for anything else a tuple of it and a text."""
-    word = "".join(source.choice(_LETTERS) for _ in range(source.randrange(7, 12)))
+    word = "".join(source.choice(ascii_lowercase) for _ in range(source.randrange(7, 12)))
     match node:
         case ast.Constant(value=str()):
             return ast.Constant(word)
