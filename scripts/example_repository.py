@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 from repairgym.tasks.layers.catalogue import load_catalogue
-from repairgym.tasks.layers.store import METADATA_FOLDER, LayerStore
+from repairgym.tasks.layers.metadata import METADATA_FOLDER
+from repairgym.tasks.layers.store import LayerStore
 
 _PERSON = {"NAME": "example", "EMAIL": "example@example.org", "DATE": "2026-01-01T00:00:00Z"}
 

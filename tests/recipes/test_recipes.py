@@ -1,5 +1,4 @@
-"""The papers' recipes from start to end over a tiny model and a scripted sandbox; resumed, and refused where they
-must."""
+"""The papers' recipes from start to end over a tiny model and a scripted sandbox; resumption and rejected settings."""
 
 from __future__ import annotations
 

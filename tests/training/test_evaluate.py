@@ -1,4 +1,4 @@
-"""An evaluation is refused where its numbers would not compare."""
+"""An evaluation without isolation is rejected, because its numbers would not compare."""
 
 from pathlib import Path
 from typing import Any, cast

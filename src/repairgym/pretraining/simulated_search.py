@@ -64,21 +64,34 @@ def run_searches(
     generators = (random.Random(f"{seed}:{k}") for k in range(len(functions)))
     started = map(partial(_start, renderer), functions, generators)
     searches = [search for search in started if search is not None]
-    waiting = list(enumerate(searches))[::-1]
-    live: dict[int, tuple[Search, str]] = {}
+    waiting = list(range(len(searches)))[::-1]
+    live: dict[int, int] = {}
     edit_ids = renderer.action_ids(_EDIT)[:-1]
+
+    def submit(number: int) -> None:
+        search = searches[number]
+        search.decisions.append(len(search.token_ids))
+        request = engine.submit(
+            str(number),
+            search.token_ids + edit_ids,
+            max_tokens=MAX_ACTION_TOKENS,
+            stop_token_ids=renderer.stop_token_ids,
+            seed=(seed * _SEED_STRIDE + number) * _SEED_STRIDE + len(search.edits),
+        )
+        live[id(request)] = number
+
     while waiting or live:
         while waiting and len(live) < engine.config.num_slots:
-            number, search = waiting.pop()
-            _submit(engine, renderer, live, search, number, edit_ids, seed)
+            submit(waiting.pop())
         for request in engine.step():
-            search, session_id = live.pop(id(request))
+            number = live.pop(id(request))
+            search = searches[number]
             _answer(renderer, search, edit_ids + request.token_ids, request.is_stopped)
             room = engine.config.max_len_tokens - len(search.token_ids) - MAX_ACTION_TOKENS
             if search.is_repaired or len(search.edits) >= max_edits or room <= 0:
-                engine.end_session(session_id)
+                engine.end_session(str(number))
             else:
-                _submit(engine, renderer, live, search, int(session_id), edit_ids, seed)
+                submit(number)
     return searches
 
 
@@ -89,26 +102,6 @@ def _start(renderer: ChatRenderer, function: CorpusFunction, generator: random.R
     episode = case.episode(generator)
     fix_ids = renderer.action_ids(f"edit {case.fixes[0]}")
     return Search(episode, fix_ids, renderer.open_ids(episode.opening(case.issue)))
-
-
-def _submit(
-    engine: Engine,
-    renderer: ChatRenderer,
-    live: dict[int, tuple[Search, str]],
-    search: Search,
-    number: int,
-    edit_ids: list[int],
-    seed: int,
-) -> None:
-    search.decisions.append(len(search.token_ids))
-    request = engine.submit(
-        str(number),
-        search.token_ids + edit_ids,
-        max_tokens=MAX_ACTION_TOKENS,
-        stop_token_ids=renderer.stop_token_ids,
-        seed=(seed * _SEED_STRIDE + number) * _SEED_STRIDE + len(search.edits),
-    )
-    live[id(request)] = (search, str(number))
 
 
 def _answer(renderer: ChatRenderer, search: Search, action_ids: list[int], is_stopped: bool) -> None:

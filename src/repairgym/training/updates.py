@@ -42,19 +42,19 @@ class UpdateWork:
     def lead(self) -> Updates:
         """The leader's updates; the others follow them."""
         assign(self)
-        return Updates(self.start, self.state, self.config)
+        return Updates(self)
 
     def follow(self) -> None:
         """Take part in the leader's updates until it closes them."""
-        Updates(self.start, self.state, self.config).follow()
+        Updates(self).follow()
 
 
 class Updates:
     """Model, optimizer and state folder of one stage; every process makes one (`UpdateWork`)."""
 
-    def __init__(self, start: Path, state: Path, config: RlConfig) -> None:
+    def __init__(self, work: UpdateWork) -> None:
         """Load model folder ``start``, or resume from ``state`` if it is saved."""
-        device = training_device()
+        device, start, state, config = training_device(), work.start, work.state, work.config
         self._state = state
         self._tokenizer = load_tokenizer(start)
         algorithm = config.algorithm

@@ -25,7 +25,7 @@ from repairgym.learning.losses import POLICY_LOSSES
 from repairgym.learning.rl import PolicyTrainer
 from repairgym.learning.samples import Sample
 from repairgym.learning.sft import SftTrainer
-from repairgym.training.updates import Updates
+from repairgym.training.updates import Updates, UpdateWork
 
 SMALL = ModelConfig(
     vocab_size=120, hidden_size=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, intermediate_size=64
@@ -80,7 +80,7 @@ def update_all() -> dict[str, dict[str, float]]:
 def reinforce(folder: Path, world: World) -> None:
     """Two updates of the shipped base: the leader has the samples, whoever else is there follows."""
     config = AlgorithmConfig(batch_size=12, compute=ComputeConfig(micro_batch_tokens=90))
-    updates = Updates(shipped_base(), folder, RlConfig(algorithm=config))
+    updates = Updates(UpdateWork(shipped_base(), folder, RlConfig(algorithm=config)))
     if not world.is_leader:
         updates.follow()
         return
