@@ -13,13 +13,7 @@ import typer
 from repairgym.cli import arguments
 from repairgym.cli.arguments import check_new_run, check_tasks, find_policy, load_tasks, open_stored
 from repairgym.cli.options import AsJson, NewRun, RunFolder, Tasks, TasksOption, Tokenizer, configured, print_json
-from repairgym.config.commands import (
-    AuditConfig,
-    DataFilesConfig,
-    EvalCommandConfig,
-    ExploitStudyConfig,
-    MatrixConfig,
-)
+from repairgym.config.commands import AuditConfig, DataFilesConfig, EvalCommandConfig, ExploitStudyConfig, MatrixConfig
 from repairgym.config.loading import to_toml
 from repairgym.config.rollout import RolloutConfig
 from repairgym.config.sandbox import SandboxConfig

@@ -59,8 +59,7 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="Folder of the run; it holds run.db. Several with --compare.")],
     is_opened: Annotated[bool, typer.Option("--open", help="Show the report in the web browser.")] = False,
     is_comparison: Annotated[
-        bool,
-        typer.Option("--compare", help="Compare the runs on their common tasks; the first is the reference."),
+        bool, typer.Option("--compare", help="Compare the runs on their common tasks; the first is the reference.")
     ] = False,
     out: Annotated[
         Path | None, typer.Option(help="File of the comparison; default: comparison.html in the last run's folder.")

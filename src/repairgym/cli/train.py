@@ -25,17 +25,9 @@ from repairgym.cli.options import (
     configured,
 )
 from repairgym.cli.verl import Machine, VerlRecipeOption, load_verl_plan
+from repairgym.config import recipes
 from repairgym.config.algorithms import PRESETS
 from repairgym.config.learning import AlgorithmConfig, SftConfig, StepDpoConfig
-from repairgym.config.recipes import (
-    DistillThenGrpoConfig,
-    PretrainingConfig,
-    RftCommandConfig,
-    RlCommandConfig,
-    SftCommandConfig,
-    StepDpoCommandConfig,
-    TwoStageConfig,
-)
 from repairgym.errors import TaskError
 from repairgym.training.run_settings import CallConfig, keep_config
 
@@ -71,7 +63,7 @@ def _train(run: Path, recipe: Callable[[], str], *trained: SftConfig | Algorithm
 @configured
 def base(
     out: Annotated[Path, typer.Argument(help="Model folder to make; the training state is next to it until the end.")],
-    config: PretrainingConfig,
+    config: recipes.PretrainingConfig,
 ) -> None:
     """Pre-train a small base from scratch on simulated repairs; an interrupted call resumes.
 
@@ -91,7 +83,7 @@ def base(
 
 @app.command()
 @configured
-def sft(run: RunFolder, start: Start, config: SftCommandConfig) -> None:
+def sft(run: RunFolder, start: Start, config: recipes.SftCommandConfig) -> None:
     """Imitate the passed trajectories of a run (paper A's settings by default).
 
     Example: repairgym train sft runs/teacher models/base phase=rollout sft.choice.type=loss
@@ -104,7 +96,7 @@ def sft(run: RunFolder, start: Start, config: SftCommandConfig) -> None:
 def rft(
     run: Annotated[Path, typer.Argument(help="Run folder with the policy's trajectories; with --tasks a new one.")],
     start: Start,
-    config: RftCommandConfig,
+    config: recipes.RftCommandConfig,
     tasks: Annotated[Path | None, typer.Option(help="Sample on the training tasks of this folder first.")] = None,
 ) -> None:
     """Rejection fine-tuning: the policy's own passed trajectories, format errors masked (paper B, section 4.2).
@@ -152,7 +144,7 @@ def _fit_stored(run: Path, start: Path, stage: str, phase: str, max_per_task: in
 
 @app.command("step_dpo")
 @configured
-def step_dpo(run: RunFolder, start: Start, config: StepDpoCommandConfig) -> None:
+def step_dpo(run: RunFolder, start: Start, config: recipes.StepDpoCommandConfig) -> None:
     """Prefer the actions of a run that led to more reward than others after the same history (Agent Q).
 
     Example: repairgym train step_dpo runs/own models/rft phase=rollout min_gap=0.25
@@ -179,7 +171,7 @@ def _check_paths(tasks: Path, run: Path, start: Path) -> Path:
 
 @app.command()
 @configured
-def rl(tasks: Tasks, run: NewRun, start: Start, config: RlCommandConfig) -> None:
+def rl(tasks: Tasks, run: NewRun, start: Start, config: recipes.RlCommandConfig) -> None:
     """One stage of RL (paper B's DAPO by default; rl.algorithm=grpo, gspo, ...: docs/howto/algorithms.md).
 
     Example: repairgym train rl tasks runs/rl models/rft rl.num_groups=16 rl.algorithm.group_size=8
@@ -201,7 +193,7 @@ def rl(tasks: Tasks, run: NewRun, start: Start, config: RlCommandConfig) -> None
 
 @app.command("dapo_two_stage")
 @configured
-def dapo_two_stage(tasks: Tasks, run: NewRun, start: Start, config: TwoStageConfig) -> None:
+def dapo_two_stage(tasks: Tasks, run: NewRun, start: Start, config: recipes.TwoStageConfig) -> None:
     """DAPO, then DAPO on the tasks worth more work in a longer context (paper B, section 4.3).
 
     Example: repairgym train dapo_two_stage tasks runs/two models/rft --preset paper_b/two_stage
@@ -221,7 +213,7 @@ def dapo_two_stage(tasks: Tasks, run: NewRun, start: Start, config: TwoStageConf
 
 @app.command("distill_then_grpo")
 @configured
-def distill_then_grpo(tasks: Tasks, run: NewRun, start: Start, config: DistillThenGrpoConfig) -> None:
+def distill_then_grpo(tasks: Tasks, run: NewRun, start: Start, config: recipes.DistillThenGrpoConfig) -> None:
     """Imitate a teacher, then GRPO (paper A).
 
     Example: repairgym train distill_then_grpo tasks runs/a models/base --preset paper_a/distill_then_grpo
