@@ -22,7 +22,7 @@ MAX_LOOSE_FILES = 20
 LIKE_PARTS = ("cli", "agent/tools", "grading/exploits", "tasks/formats")
 """Packages whose files are parts of one kind behind a registry: commands, tools, detectors, formats."""
 LIMITS = {
-    "lines": 65_700,  # a ratchet that only goes down; the aim is 60,000
+    "lines": 60_000,  # grows only with an issue that adds features, by what its note says
     "longest_function": 50,
     "longest_file": 500,
     "question_docstrings_percent": 2.0,
@@ -30,7 +30,7 @@ LIMITS = {
     "one_per_1000_lines": 1.0,
     "header_percent": 12.0,
     "floors": 14,
-    "packages_above_20_files": 1,  # sandbox/guest, 25; the aim is 0
+    "packages_above_20_files": 0,
     "cycles": 0,
 }
 QUESTION = re.compile(r"(What|How|Which|Whether|Who|Where|When|Why)\b")

@@ -6,10 +6,14 @@ never change; every action token has the log-probability and the policy version 
 branch.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np  # a command that stops at a wrong argument needs none
 
 Span = tuple[int, int]
 """[start, end) of the flat arrays of a ledger."""
@@ -130,6 +134,8 @@ class LedgerBuilder:
 
     def build(self) -> TokenLedger:
         """Return the ledger so far."""
+        import numpy as np
+
         branches = tuple(Branch(start, tuple(spans)) for start, spans in self._branches)
         return TokenLedger(
             token_id=np.asarray(self._token_id, dtype=np.int32),

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
 
-import numpy as np
-
 from repairgym.agent.pipelines.base import Pipeline
 from repairgym.agent.teacher import Teacher
 from repairgym.agent.tools.edit import CompactEdit, edit_at, replace_on_line
@@ -235,7 +233,7 @@ class ReplayPolicy:
         return Generation(
             token_ids=tuple(ids.tolist()),
             log_probs=tuple(ledger.log_prob[start:end].tolist()),
-            is_stopped=bool(np.isin(ids[-1:], self._stop_token_ids).any()),
+            is_stopped=not set(ids[-1:].tolist()).isdisjoint(self._stop_token_ids),
             policy_version=int(ledger.policy_version[start]) if end > start else 0,
             token_versions=tuple(ledger.policy_version[start:end].tolist()),
         )

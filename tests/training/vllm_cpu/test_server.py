@@ -227,7 +227,7 @@ def test_a_stale_tied_head_is_detected(base: Path, tmp_path: Path, start_server,
         assert await servers[0].weight_version() == "test:1"
         with pytest.raises(StaleWeightsError, match="stale output head") as caught:
             await compare(servers, probe, 1e-3)
-        note("tied embeddings: the refusal", str(caught.value).split(" from the learner")[0].split("sees ")[1])
+        note("tied embeddings: the refusal", str(caught.value).split(" from the learner")[0].split(" is ")[1])
 
     with start_server(tmp_path / "tied") as url:
         asyncio.run(ask_servers(endpoint_of(url), ask, is_versioned=True))

@@ -5,21 +5,23 @@ the public default of the `unearth` library. Makes one sdist file. Guarantees: t
 missing package and an unavailable index raise different errors.
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar, cast
-
-import httpx2
-from unearth import HashMismatchError, Link, PackageFinder, UnpackError
-from unearth.fetchers import Fetcher
-from unearth.fetchers.sync import PyPIClient
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, cast
 
 from repairgym.errors import IndexUnavailableError, PackageNotFoundError
 from repairgym.records import Record
+
+if TYPE_CHECKING:  # a fifth of a second to import, and most commands fetch nothing
+    import httpx2
+    from unearth import Link
+    from unearth.fetchers import Fetcher
 
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 BACK_OFF_S = (0.5, 2.0, 6.0)
@@ -73,12 +75,15 @@ class PackageIndex:
 
     def __init__(self, settings: IndexSettings | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
         """Query the indexes of ``settings`` (default: the environment's); ``sleep`` waits between attempts."""
+        from unearth import PackageFinder
+        from unearth.fetchers.sync import PyPIClient
+
         self._sleep = sleep
         settings = settings or index_settings()
         client = PyPIClient(timeout=NETWORK_TIMEOUT_S, event_hooks={"response": [_raise_when_not_served]})
         default = [settings.default] if settings.default else []
-        self._finder = PackageFinder(cast(Fetcher, client), index_urls=default, no_binary=[":all:"])
-        self._wheels = PackageFinder(cast(Fetcher, client), index_urls=default, only_binary=[":all:"])
+        self._finder = PackageFinder(cast("Fetcher", client), index_urls=default, no_binary=[":all:"])
+        self._wheels = PackageFinder(cast("Fetcher", client), index_urls=default, only_binary=[":all:"])
         for url in settings.extra:
             self._finder.add_index_url(url)
             self._wheels.add_index_url(url)
@@ -98,6 +103,8 @@ class PackageIndex:
         return tuple(dict.fromkeys(package.version for package in wheels if package.version))
 
     def _persist(self, what: str, attempt: Callable[[], ResultT]) -> ResultT:
+        import httpx2
+
         for wait_s in (*BACK_OFF_S, None):
             try:
                 return attempt()
@@ -124,6 +131,8 @@ class PackageIndex:
         )
 
     def _download(self, sdist: Sdist, link: Link, folder: Path) -> Path:
+        from unearth import HashMismatchError, UnpackError
+
         folder.mkdir(parents=True, exist_ok=True)
         try:
             return self._finder.download(link, folder, hashes={"sha256": [sdist.sha256]})
@@ -135,6 +144,8 @@ class PackageIndex:
 
 
 def _raise_when_not_served(response: httpx2.Response) -> None:
+    import httpx2
+
     if response.status_code in TRANSIENT_STATUS:
         raise httpx2.HTTPStatusError(f"status {response.status_code}", request=response.request, response=response)
 
