@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from repairgym.cli.arguments import open_stored
+from repairgym.cli.arguments import check_run, open_stored
 from repairgym.cli.options import Overrides, Port, RunFolder, configured, port_override
 from repairgym.config.commands import AnalysisConfig, DataFilesConfig, ViewConfig
 from repairgym.config.loading import load_config
-from repairgym.errors import ConfigError, InputError, install_hint
+from repairgym.errors import ConfigError, InputError
 
 FOLDER = "analysis"
 _MAX_ROWS = 20
@@ -25,6 +25,7 @@ def analyze(
 
     Example: repairgym analyze runs/demo before=eval/rft/test-mutations after=eval/rl/test-mutations
     """
+    check_run(run)
     from repairgym.analysis.behavior import tools_by_use
     from repairgym.analysis.overview import analyze_run
     from repairgym.analysis.tables import analysis_tables
@@ -75,6 +76,8 @@ def report(
 
     Example: repairgym report --compare runs/seed0 runs/seed1 --out seeds.html
     """
+    for run in runs:
+        check_run(run)
     from repairgym.report.html import write_comparison, write_data, write_report
 
     if is_comparison:
@@ -107,12 +110,9 @@ def view(
     """
     given = [*([f"host='{host}'"] if host else []), *port_override(port)]
     resolved = load_config(ViewConfig, None, [*(overrides or []), *given])
-    try:
-        from repairgym.view.app import serve
-    except ModuleNotFoundError as error:
-        if error.name not in ("starlette", "uvicorn"):
-            raise
-        raise InputError(f"{error.name} is not installed; install it: {install_hint('view')}") from error
+    if not runs.is_dir():
+        raise InputError(f"{runs} is not a folder; name the folder of a run or one that holds runs")
+    from repairgym.view.app import serve
 
     def tell(address: str) -> None:
         typer.echo(f"{address}  (Ctrl-C stops it)")
