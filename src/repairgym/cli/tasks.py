@@ -20,7 +20,6 @@ from repairgym.cli.task_views import show, stats
 from repairgym.config.tasks import CurationConfig, RebuildConfig, TasksConfig
 from repairgym.errors import InputError, Interrupted, TaskError
 from repairgym.records import Task, VerdictKind
-from repairgym.tasks.build import build_tasks as building
 from repairgym.tasks.build.exposed_tasks import expose
 from repairgym.tasks.build.validation import pinned_tree
 from repairgym.tasks.build.verification import EvidenceFile, TaskEvidence, explain_failure, verify_tasks
@@ -30,7 +29,6 @@ from repairgym.tasks.layers.catalogue import load_catalogue
 from repairgym.tasks.layers.environments import shipped_locks_folder, write_lock
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.manifest.manifest import TaskManifest
-from repairgym.tasks.manifest.rebuild import RebuildProgress, rebuild_manifest
 from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS
 from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TASKS_FILE, TaskStore
 
@@ -67,6 +65,8 @@ def build(
         _rebuild(folder, manifest, resolve(RebuildConfig, overrides, preset, config, dry_run))
         return
     resolved = resolve(TasksConfig, overrides, preset, config, dry_run)
+    from repairgym.tasks.build import build_tasks as building
+
     with ProgressDisplay() as progress:
 
         def report(done: building.Progress) -> None:
@@ -126,6 +126,8 @@ def record(
 
 def _rebuild(folder: Path, manifest_path: Path, config: RebuildConfig) -> None:
     """Rebuild the tasks of a manifest into ``folder`` and print the outcome."""
+    from repairgym.tasks.manifest.rebuild import RebuildProgress, rebuild_manifest
+
     manifest = TaskManifest(manifest_path)
     if (folder / "units").is_dir():
         raise InputError(f"{folder} holds a build from a catalogue; name another folder for the tasks of a manifest")
