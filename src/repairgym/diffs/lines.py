@@ -4,11 +4,13 @@ Two searches with one result type: `line_edits` (difflib, for readable patches) 
 texts of untrusted code: its time is bounded whatever the texts are).
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from difflib import SequenceMatcher
 
 _MAX_EDITS = 1000
 _MAX_STEPS = 3_000_000
+_MAX_SEARCHED_LINES = 10_000
+"""difflib takes the square of it at worst: 2 s."""
 Edit = tuple[int, int, int, int]
 """Old lines [a, b) become new lines [c, d)."""
 
@@ -25,7 +27,12 @@ def line_edits(old: Sequence[str], new: Sequence[str]) -> list[Edit]:
     return [(a, b, c, d) for tag, a, b, c, d in opcodes if tag != "equal"]
 
 
-def bounded_edits(old: Sequence[bytes], new: Sequence[bytes]) -> list[Edit]:
+def is_long(old: Sequence[str], new: Sequence[str]) -> bool:
+    """Return True for texts that difflib may compare for minutes; `bounded_edits` does not."""
+    return len(old) + len(new) > _MAX_SEARCHED_LINES
+
+
+def bounded_edits(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[Edit]:
     """Return the changed stretches in order; texts that differ too much become a single stretch.
 
     Equal ends are cut off first; Myers' algorithm compares the rest.
@@ -44,9 +51,9 @@ def bounded_edits(old: Sequence[bytes], new: Sequence[bytes]) -> list[Edit]:
     return edits
 
 
-def _common(old: Sequence[bytes], new: Sequence[bytes]) -> list[tuple[int, int]]:
+def _common(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[tuple[int, int]]:
     """Pairs of equal lines on a shortest edit path (Myers 1986, the greedy algorithm); empty when it is too long."""
-    numbers: dict[bytes, int] = {}
+    numbers: dict[Hashable, int] = {}
     left = [numbers.setdefault(line, len(numbers)) for line in old]
     right = [numbers.setdefault(line, len(numbers)) for line in new]
     bound = min(len(left) + len(right), _MAX_EDITS)

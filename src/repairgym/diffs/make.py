@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Literal
 
-from repairgym.diffs.lines import Edit, bounded_edits, split_lines
+from repairgym.diffs.lines import Edit, bounded_edits, is_long, split_lines
 
 _NUM_CONTEXT = 3
 _NUM_BINARY_BYTES = 8000
@@ -78,7 +78,13 @@ def _text_diff(path: str, old: str | None, new: str | None) -> Iterator[str]:
     if old == new:
         return
     names = f"a/{path}" if old is not None else "/dev/null", f"b/{path}" if new is not None else "/dev/null"
-    for line in difflib.unified_diff(split_lines(old or ""), split_lines(new or ""), *names):
+    before, after = split_lines(old or ""), split_lines(new or "")
+    if is_long(before, after):
+        texts = [(text or "").encode("utf-8", "surrogatepass") for text in (old, new)]
+        yield f"--- {names[0]}\n+++ {names[1]}\n"
+        yield b"".join(text_hunks(*texts)).decode("utf-8", "surrogatepass")
+        return
+    for line in difflib.unified_diff(before, after, *names):
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 

@@ -54,6 +54,18 @@ def bare_verdict(kind: VerdictKind, reason: str, config: GradingConfig, findings
     )
 
 
+def broken_verdict(error: Exception, config: GradingConfig) -> Verdict:
+    """Return the verdict on a submission whose grading raised ``error``.
+
+    The machine raises `OSError`, which makes it *invalid*; anything else comes from what the submission holds.
+    """
+    text = f"{type(error).__name__}: {error}"[:300]
+    if isinstance(error, OSError):
+        return bare_verdict(VerdictKind.INVALID, f"the machine could not grade: {text}", config)
+    finding = Finding(detector="grader", severity="suspicious", detail=f"grading raised {text}")
+    return bare_verdict(VerdictKind.FAILED, f"the submission cannot be graded: {text}", config, (finding,))
+
+
 def _decide_execution(task: Task, execution: Execution) -> tuple[VerdictKind, str, MainError | None]:
     failed = next((step for step in execution.build if not step.is_passed), None)
     if failed is not None:

@@ -7,6 +7,7 @@ Guarantees:
 
 - The agent's own sandbox is never graded; tests come from the pinned tree, which is read once.
 - A failing sandbox is replaced; if all attempts fail, the verdict is *invalid*, never a failure.
+- An exception in one grading is its verdict (`broken_verdict`) and ends nothing else; deliberate errors pass through.
 - Every verdict names the gates that the configuration turns off.
 """
 
@@ -15,14 +16,15 @@ import time
 from dataclasses import replace
 
 from repairgym.config.pipeline import GradingConfig
-from repairgym.errors import ConfigError, SandboxContentError, SandboxError
-from repairgym.grading.decision import bare_verdict, decide, differential_sources, is_doubtful, settle
+from repairgym.errors import ConfigError, RepairGymError, SandboxContentError, SandboxError
+from repairgym.grading.decision import bare_verdict, broken_verdict, decide, differential_sources, is_doubtful, settle
 from repairgym.grading.execution import GRADER_VERSION, Executor, SpecFactory
 from repairgym.grading.exploits.base import InspectedSubmission
-from repairgym.grading.exploits.registry import FileFindings, inspect, inspect_files
+from repairgym.grading.exploits.registry import FileFindings, find_unreadable, inspect, inspect_files
+from repairgym.grading.exploits.syntax import reading_deep_trees
 from repairgym.grading.judge import Judge
 from repairgym.grading.permitted import check_applicable
-from repairgym.grading.stages import Executed, Files, Judged, Pinned, Submission, files_digest, permit, pin
+from repairgym.grading.stages import Executed, Files, Judged, Submission, files_digest, permit, pin
 from repairgym.records import Finding, Task, Turn, Verdict, VerdictKind
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.sandbox.cache import ExecutionCache
@@ -53,29 +55,37 @@ class Grader:
     async def grade(self, task: Task, files: Files, turns: tuple[Turn, ...] = ()) -> Verdict:
         """Return the verdict on ``files``, the agent's changes (None: deleted); they may be empty."""
         started = time.monotonic()
-        if reason := check_applicable(files):
-            verdict = bare_verdict(VerdictKind.FAILED, f"the submission does not apply: {reason}", self._config)
-        else:
-            permitted = permit(Submission(task, files, turns), self._config)
-            pinned = pin(permitted, self._make_spec(task, {}).tree, self._config)
-            findings = (*await self._inspect(pinned), *permitted.findings)
-            judged = await self._decide(Executed(pinned, findings))
-            verdict = (await self._review(judged)).verdict
+        try:
+            verdict = await self._grade(Submission(task, files, turns))
+        except RepairGymError:
+            raise
+        except Exception as error:
+            verdict = broken_verdict(error, self._config)
         return verdict.model_copy(update={"duration_s": time.monotonic() - started})
 
-    async def _inspect(self, pinned: Pinned) -> tuple[Finding, ...]:
+    async def _grade(self, submission: Submission) -> Verdict:
+        if reason := check_applicable(submission.files):
+            return bare_verdict(VerdictKind.FAILED, f"the submission does not apply: {reason}", self._config)
+        permitted = permit(submission, self._config)
+        pinned = pin(permitted, self._make_spec(submission.task, {}).tree, self._config)
+        inspected = InspectedSubmission(submission.task, submission.files, pinned.base, pinned.tests, submission.turns)
+        if reason := find_unreadable(inspected):
+            finding = Finding(detector="grader", severity="suspicious", detail=reason)
+            findings = (finding, *permitted.findings)
+            return bare_verdict(VerdictKind.FAILED, f"the submission cannot be read: {reason}", self._config, findings)
+        findings = (*await self._inspect(inspected), *permitted.findings)
+        return (await self._review(await self._decide(Executed(pinned, findings)))).verdict
+
+    async def _inspect(self, inspected: InspectedSubmission) -> tuple[Finding, ...]:
         """Run the detectors; members of a group often deliver equal files, which are read once."""
         if not self._config.is_inspected:
             return ()
-        submission = pinned.permitted.submission
-        task, files = submission.task, submission.files
-        inspected = InspectedSubmission(task, files, pinned.base, pinned.tests, submission.turns)
 
         async def inspect_once() -> FileFindings:
             return inspect_files(inspected)
 
         # The pinned texts follow from the task, which names its tree by digest.
-        key = ("findings", GRADER_VERSION, self._digest(task), files_digest(files))
+        key = ("findings", GRADER_VERSION, self._digest(inspected.task), files_digest(inspected.files))
         return inspect(inspected, await self._inspected.get_or_run(key, inspect_once))
 
     async def _decide(self, executed: Executed) -> Judged:
@@ -85,7 +95,9 @@ class Grader:
             try:
                 execution = await self._executor.execute(pinned, pinned.permitted.sources)
                 ran = replace(executed, execution=execution)
-                return await self._settle(Judged(ran, decide(ran, self._config)))
+                with reading_deep_trees():
+                    verdict = decide(ran, self._config)
+                return await self._settle(Judged(ran, verdict))
             except SandboxContentError as error:
                 reason = f"the tests could not be put in place: {error}"
                 return Judged(executed, bare_verdict(VerdictKind.FAILED, reason, self._config, executed.findings))
@@ -99,7 +111,9 @@ class Grader:
         if not (is_doubtful(judged.verdict) and self._config.is_differential):
             return judged
         pinned = judged.executed.pinned
-        execution = await self._executor.execute(pinned, differential_sources(pinned))
+        with reading_deep_trees():
+            sources = differential_sources(pinned)
+        execution = await self._executor.execute(pinned, sources)
         return replace(judged, verdict=settle(judged.verdict, execution, pinned.task))
 
     async def _review(self, judged: Judged) -> Judged:

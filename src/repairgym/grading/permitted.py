@@ -9,8 +9,10 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from repairgym.records import Finding, Task
+from repairgym.sandbox.base import can_be_path
 
 MAX_SUBMISSION_BYTES = 8 << 20
+MAX_SUBMISSION_FILES = 5000
 PROTECTED_NAMES = (
     # Code that runs before or around the tests.
     "conftest.py", "sitecustomize.py", "usercustomize.py", "*.pth", "*.pyc", "*.so", "*.pyd",
@@ -65,18 +67,23 @@ def permitted_part(task: Task, files: dict[str, str | None]) -> tuple[dict[str, 
 def check_applicable(files: dict[str, str | None]) -> str:
     """Return the reason why a submission cannot be applied; empty when it can.
 
-    A path may leave the repository or be no path, one file may lie below another, or the submission may be larger than
-    any repair. Nothing of it runs then: the verdict is a failure of the submission, not of the sandbox.
+    A path may leave the repository or be no path, one file may lie below another, a text may be no text, or the
+    submission may be larger than any repair. Nothing of it runs then: the verdict is a failure of the submission, not
+    of the sandbox.
     """
+    if len(files) > MAX_SUBMISSION_FILES:
+        return f"{len(files)} files, at most {MAX_SUBMISSION_FILES} can be graded"
+    num_bytes = 0
     for path, text in files.items():
-        parts = PurePosixPath(path).parts
-        if not parts or parts[0] == "/" or ".." in parts or "\0" in path or len(path.encode(errors="replace")) > 1024:
+        if not can_be_path(path) or len(path.encode(errors="replace")) > 1024:
             return f"got the path {path[:80]!r}, expected one below the repository"
-        parents = {parent.as_posix() for parent in PurePosixPath(path).parents}
-        if text is not None and any(files.get(parent) is not None for parent in parents):
+        if text is None:
+            continue
+        if any(files.get(parent.as_posix()) is not None for parent in PurePosixPath(path).parents):
             return f"{path[:80]!r} lies below another file of the submission"
-        if text is not None and "\0" in text:
+        content = text.encode(errors="replace")
+        if "\0" in text or content.decode() != text:
             return f"{path[:80]!r} is binary"
-    num_bytes = sum(len(text.encode(errors="replace")) for text in files.values() if text is not None)
+        num_bytes += len(content)
     is_large = num_bytes > MAX_SUBMISSION_BYTES
     return f"{num_bytes} bytes, at most {MAX_SUBMISSION_BYTES} can be graded" if is_large else ""

@@ -129,11 +129,10 @@ def pin(permitted: Permitted, tree: Path, config: GradingConfig) -> Pinned:
 
 def read_pinned(tree: Path, path: str) -> str | None:
     """Return the text of a file of a pinned tree; None when it is absent, binary or outside."""
-    target = (tree / path).resolve()
-    if not target.is_relative_to(tree.resolve()) or not target.is_file():
-        return None
-    with contextlib.suppress(UnicodeDecodeError, OSError), target.open(encoding="utf-8", newline="") as file:
-        return file.read()
+    with contextlib.suppress(ValueError, OSError):  # a path that is none, a text that is none
+        target = (tree / path).resolve()
+        if target.is_relative_to(tree.resolve()) and target.is_file():
+            return target.read_bytes().decode()
     return None
 
 

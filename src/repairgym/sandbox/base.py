@@ -7,12 +7,31 @@ A back end makes disposable copies of a pinned tree in which untrusted code runs
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal, Protocol
 
 from repairgym.config.sandbox import SandboxLimits as SandboxLimits
 from repairgym.diffs.make import Diff
 from repairgym.records import Record, TestRequest, TestRun
+
+_MAX_NAME_BYTES = 255
+
+
+def is_encodable(text: str) -> bool:
+    """Return True when a file can have ``text`` as its name or content (surrogate escapes: no UTF-8)."""
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def can_be_path(path: str) -> bool:
+    """Return True when ``path`` is relative, stays below its start, and has names that files can have."""
+    pure = PurePosixPath(path)
+    if not pure.parts or pure.is_absolute() or ".." in pure.parts or "\0" in path or not is_encodable(path):
+        return False
+    return all(len(part.encode("utf-8", "surrogateescape")) <= _MAX_NAME_BYTES for part in pure.parts)
 
 
 class SandboxSpec(Record):

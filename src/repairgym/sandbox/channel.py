@@ -16,7 +16,7 @@ from typing import Protocol
 from repairgym.errors import SandboxContentError, SandboxError, SandboxLostError
 from repairgym.sandbox.guest import wire
 from repairgym.sandbox.guest.deadlines import MAX_EXTENSION_S
-from repairgym.sandbox.guest.files import TooLargeError
+from repairgym.sandbox.guest.files import PlacingError, TooLargeError
 
 _ERRORS: dict[str, type[OSError]] = {
     error.__name__: error for error in (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
@@ -159,6 +159,8 @@ def _raise_error(answer: wire.Header) -> None:
     message = f"{answer['message']}"
     if answer["error"] == TooLargeError.__name__ or answer["code"] in _NO_ROOM:
         raise SandboxContentError(f"{message}; the files that code in the sandbox wrote exceed its bounds")
+    if answer["error"] == PlacingError.__name__:
+        raise SandboxContentError(message)
     if answer["error"] in _ERRORS:
         raise _ERRORS[answer["error"]](message)
     raise SandboxError(f"the sandbox could not do its work: {answer['error']}: {message}\n{answer['traceback']}")

@@ -32,7 +32,7 @@ _WALK_TIMEOUT_S = 120.0
 async def start(channel: Channel, header: dict[str, Any], spec: SandboxSpec) -> dict[str, Any]:
     """Ask the trusted process behind ``channel`` to set the sandbox up; return its answer.
 
-    ``spec.files`` raise ``InputError`` outside of the repository, ``SandboxContentError`` where there is no room.
+    ``spec.files`` raise ``InputError`` outside of the repository, ``SandboxContentError`` without room or place.
     """
     for path in spec.files:
         parts = PurePosixPath(path).parts

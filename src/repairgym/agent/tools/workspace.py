@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from repairgym.sandbox.base import ExecResult, Sandbox
+from repairgym.sandbox.base import ExecResult, Sandbox, can_be_path, is_encodable
 
 Files = dict[str, str | None]
 """Relative path -> text, None: absent."""
@@ -69,6 +69,8 @@ class Workspace:
             OSError: the path leads out of the repository, a parent folder is a file, or there is a folder.
         """
         self._check_writable(path)
+        if not is_encodable(text):
+            raise PermissionError(f"the text for {path} holds half a character, which no file can hold")
         if self._sandbox is not None:
             await self._sandbox.write_file(path, text.encode("utf-8", "surrogateescape"))
         self._record(path, text)
@@ -163,7 +165,7 @@ class Workspace:
             self._record(path, None if content is None else content.decode())
 
     def _check_writable(self, path: str) -> None:
-        if not is_inside(path):
+        if not can_be_path(path):
             raise PermissionError(f"{path} is outside the repository")
         for parent in PurePosixPath(path).parents:
             if str(parent) != "." and self.read(str(parent)) is not None:
@@ -176,7 +178,7 @@ def base_text(tree: Path, base_files: Files, path: str) -> str | None:
     """Return the text of a file of ``tree`` with ``base_files`` over it; None: absent, binary, or outside."""
     if path in base_files:
         return base_files[path]
-    if not is_inside(path):
+    if not can_be_path(path):
         return None
     target = (tree / path).resolve()
     if not target.is_relative_to(tree.resolve()) or not target.is_file():
@@ -185,9 +187,3 @@ def base_text(tree: Path, base_files: Files, path: str) -> str | None:
         return target.read_bytes().decode()
     except UnicodeDecodeError:
         return None
-
-
-def is_inside(path: str) -> bool:
-    """Return True when ``path`` is a relative path that stays below its start."""
-    pure = PurePosixPath(path)
-    return bool(pure.parts) and not pure.is_absolute() and ".." not in pure.parts and "\0" not in path

@@ -17,6 +17,7 @@ from repairgym.config.commands import GradeCommandConfig
 from repairgym.config.pipeline import GradingConfig
 from repairgym.diffs.parse import PatchError
 from repairgym.errors import RepairGymError
+from repairgym.grading.decision import broken_verdict
 from repairgym.grading.execution import GRADER_VERSION
 from repairgym.grading.grader import Grader
 from repairgym.grading.judge import open_judge
@@ -141,13 +142,15 @@ async def _serve(connection: Connection, config: GradeCommandConfig, cache_root:
         open_judge(config.grading.judge),
     )
     try:
-        await answer_requests(connection, lambda request: _answer(request, grader, layers_of))
+        await answer_requests(connection, lambda request: _answer(request, grader, layers_of, config.grading))
     finally:
         await backend.close()
 
 
-async def _answer(request: GradeRequest, grader: Grader, layers_of: Callable[[Task], TaskLayers]) -> GradeAnswer:
-    """Return the verdict; any failure on the way becomes an invalid one with its reason."""
+async def _answer(
+    request: GradeRequest, grader: Grader, layers_of: Callable[[Task], TaskLayers], config: GradingConfig
+) -> GradeAnswer:
+    """Return the verdict; any failure on the way becomes one with its reason."""
     task = request.task
     try:
         tree = layers_of(task).tree
@@ -160,5 +163,5 @@ async def _answer(request: GradeRequest, grader: Grader, layers_of: Callable[[Ta
         return GradeAnswer(verdict, is_applied=False)
     except RepairGymError as error:
         return _invalid(str(error))
-    except Exception as error:  # a bug of the grader must not cost the other submissions their verdicts
-        return _invalid(f"the grader broke: {type(error).__name__}: {error}")
+    except Exception as error:  # must not cost the other submissions their verdicts
+        return GradeAnswer(broken_verdict(error, config))

@@ -9,18 +9,35 @@ denies that: no mode hides a file.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
-from typing import Optional
+from typing import Iterator, Optional
 
 MAX_PATH_BYTES = 3800
 """A longer path cannot be opened (PATH_MAX is 4096) and counts as absent."""
 _CHUNK_BYTES = 1 << 20
+_CAUSED_BY_NAMES = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EILSEQ)
 
 
 class TooLargeError(Exception):
     """More bytes than the sandbox may hold."""
+
+
+class PlacingError(Exception):
+    """A file with an impossible name or text, or one where another one belongs."""
+
+
+@contextlib.contextmanager
+def placing(path: str) -> Iterator[None]:
+    """Turn errors that the name or the text of the file at ``path`` causes into `PlacingError`."""
+    try:
+        yield
+    except (OSError, UnicodeEncodeError) as error:
+        if getattr(error, "errno", errno.EILSEQ) not in _CAUSED_BY_NAMES:
+            raise
+        raise PlacingError(f"no file can be made at {path[:80]!r}: {error.args[-1]}") from error
 
 
 def resolve(root: str, path: str) -> str:
@@ -90,7 +107,7 @@ def write(root: str, path: str, content: bytes) -> None:
 
 
 def replace(root: str, path: str, text: Optional[str]) -> None:
-    """Make ``path`` below ``root`` a file with ``text`` and the mode of the file that was there (None: remove it).
+    """Make ``path`` below ``root`` a file with ``text`` and the mode of an older one (None: remove), also for a folder.
 
     A file is never written into, because it may be shared with another tree; a link is replaced, not followed.
     ``PermissionError`` when ``path`` leads out of ``root``.
@@ -103,7 +120,7 @@ def replace(root: str, path: str, text: Optional[str]) -> None:
         raise PermissionError(f"got the path {path!r} in files, expected one below the repository, without '..'")
     target = os.path.join(parent, name)
     mode = stat.S_IMODE(os.stat(target).st_mode) if os.path.isfile(target) else 0o644
-    if text is None and os.path.isdir(target) and not os.path.islink(target):
+    if os.path.isdir(target) and not os.path.islink(target):
         shutil.rmtree(target)
     elif os.path.lexists(target):
         os.unlink(target)

@@ -20,7 +20,7 @@ import stat
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import rootfs, syscalls
-from .files import copy_tree
+from .files import copy_tree, placing
 from .spawner import write_id_maps
 
 _INNER_ID = 1000
@@ -154,17 +154,24 @@ def _hold(folder: str) -> str:
 
 
 def write_layer(layer: str, tree: str, files: Dict[str, Optional[str]]) -> None:
-    """Write ``files`` as an overlay layer above ``tree``; None becomes a whiteout (character device 0, 0)."""
-    for path, text in files.items():
+    """Write ``files`` as an overlay layer above ``tree``; None becomes a whiteout (character device 0, 0).
+
+    A file hides a folder of its name, and a folder a file; `PlacingError` for a path that cannot be made.
+    """
+    # Texts first: what they hide needs no whiteout.
+    for path, text in sorted(files.items(), key=lambda item: item[1] is None):
         target = os.path.normpath(os.path.join(layer, path))
         if not target.startswith(layer + "/"):
             raise PermissionError(f"got the path {path!r}, expected one below the repository")
-        os.makedirs(os.path.dirname(target), exist_ok=True)
         if text is None:
-            os.mknod(target, stat.S_IFCHR | 0o600, 0)
+            with contextlib.suppress(FileExistsError, NotADirectoryError):
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                os.mknod(target, stat.S_IFCHR | 0o600, 0)
             continue
-        with open(target, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            file.write(text)
+        with placing(path):
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with open(target, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+                file.write(text)
         below = os.path.join(tree, path)
         if os.path.isfile(below):
             os.chmod(target, stat.S_IMODE(os.stat(below).st_mode))

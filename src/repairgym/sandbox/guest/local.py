@@ -56,8 +56,10 @@ def _prepare(header: Dict[str, Any], seccomp_program: bytes) -> server.Place:
     snapshot: str = header.get("snapshot", "")
     for name in ("before",) if snapshot else ("testbed", "before"):
         shutil.copytree(header["tree"], f"{folder}/{name}", symlinks=True)
-        for path, text in header["files"].items():
-            files.replace(f"{folder}/{name}", path, text)
+        # Deletions first: a folder may follow a file of its name.
+        for path, text in sorted(header["files"].items(), key=lambda item: item[1] is not None):
+            with files.placing(path):
+                files.replace(f"{folder}/{name}", path, text)
     os.mkdir(f"{folder}/tmp")
     if snapshot:
         os.mkdir(f"{folder}/testbed")
