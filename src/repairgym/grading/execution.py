@@ -28,7 +28,7 @@ from repairgym.sandbox.cache import ExecutionCache, Key
 from repairgym.tasks.build.build_steps import build_files, check_results, has_commands, run_build_steps, with_checks
 from repairgym.tasks.build.validation import task_request
 
-GRADER_VERSION = "7"
+GRADER_VERSION = "8"
 SpecFactory = Callable[[Task, Files], SandboxSpec]
 """Makes the spec of a task's sandbox with some files written over its pinned tree."""
 _PRODUCTS = ("*.so", "*.pyd")
