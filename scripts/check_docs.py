@@ -80,7 +80,7 @@ def _problem_of_command(line: str) -> str:
 
 def _problem_of_overrides(line: str) -> str:
     """The error about a key or a preset that a dry run of ``line`` ends with; paths of the example need not exist."""
-    words = [os.path.expandvars(word) for word in shlex.split(line)[1:] if not word.startswith("$")]
+    words = [os.path.expandvars(word) for word in shlex.split(line)[1:] if not re.fullmatch(r"\$\w*SIZES", word)]
     while "--config" in words:
         at = words.index("--config")
         del words[at : at + 2]

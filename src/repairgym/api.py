@@ -30,6 +30,7 @@ from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.workers import WorkerSetup
 from repairgym.tasks.build.build_tasks import build
+from repairgym.tasks.curation.candidate import place_of
 from repairgym.tasks.layers.catalogue import load_catalogue
 from repairgym.tasks.layers.environments import lock_name, write_lock
 from repairgym.tasks.store import TaskStore
@@ -107,13 +108,9 @@ def split_tasks(tasks: Sequence[Task], test_share: float = 0.3) -> list[Task]:
 
     The shipped catalogue assigns whole packages to splits. Use this for tasks of a single package.
     """
-    places = sorted({_place(task) for task in tasks}, key=lambda place: hashlib.sha256(place.encode()).digest())
+    places = sorted({place_of(task) for task in tasks}, key=lambda place: hashlib.sha256(place.encode()).digest())
     test_places = set(places[: min(len(places) - 1, max(1, round(test_share * len(places))))])
-    return [task.model_copy(update={"split": "test" if _place(task) in test_places else "train"}) for task in tasks]
-
-
-def _place(task: Task) -> str:
-    return f"{task.location.path}:{task.location.name}" if task.location else min(task.gold_files)
+    return [task.model_copy(update={"split": "test" if place_of(task) in test_places else "train"}) for task in tasks]
 
 
 def load_policy(name: str | Path, *, temperature: float = 1.0) -> PolicyRef:

@@ -4,11 +4,20 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from repairgym.cli.arguments import check_new_run, check_run, check_tasks, find_model, find_policy
+import repairgym
+from repairgym.cli.arguments import (
+    check_new_run,
+    check_run,
+    check_tasks,
+    find_model,
+    find_policy,
+    tokenizer_folder,
+)
 from repairgym.cli.main import create_app
 from repairgym.config.models import EndpointConfig
 from repairgym.errors import InputError, ModelFolderError
@@ -61,6 +70,16 @@ def test_checks_name_what_is_wrong(tmp_path):
     with pytest.raises(InputError, match=r"got policy 'orcale', expected a model, openai, .*oracle"):
         find_policy("orcale", 1.0, EndpointConfig())
     assert find_policy("oracle", 1.0, EndpointConfig()).folder == ""
+
+
+def test_base_is_the_shipped_model_wherever_a_model_is_named(tmp_path, monkeypatch):
+    (tmp_path / "base").mkdir()
+    monkeypatch.chdir(tmp_path)
+    shipped = repairgym.shipped_base()
+    assert find_model("base") == find_model(Path("base")) == tokenizer_folder(Path("base")) == shipped
+    assert find_policy("base", 0.5, EndpointConfig()) == repairgym.load_policy("base", temperature=0.5)
+    with pytest.raises(ModelFolderError, match=r"base holds no config\.json"):
+        find_model("./base")
 
 
 def test_presets_and_files_combine_in_order(tmp_path):

@@ -32,8 +32,15 @@ def test_show_prints_every_number_of_an_evaluation(cli, synthetic_run):
     for words in ("Pass@1 of every stage", "Pass@1 by label", "Best of 2", "RL solves more than"):
         assert words in text
     code, text = cli("eval", "show", synthetic_run)
-    assert code == 3
-    assert "evaluations; name one of" in " ".join(text.split())
+    assert code == 0
+    words = " ".join(text.split())
+    assert "Pass@1 of every stage" in words
+    assert "Pass@1 by label" not in words
+    assert "RL solves more than" in words
+    assert "--phase with one of eval/" in words
+    assert "eval/rl/test-mutations" in words
+    code, text = cli("eval", "show", synthetic_run, "--json")
+    assert json.loads(text)["phase"] == ""
 
 
 def test_compare_two_phases_of_one_run(cli, synthetic_run):

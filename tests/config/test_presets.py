@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from repairgym.config.cluster import VerlConfig
-from repairgym.config.commands import MatrixConfig, RolloutCommandConfig
+from repairgym.config.commands import EvalCommandConfig, MatrixConfig, RolloutCommandConfig
 from repairgym.config.loading import load_config
 from repairgym.config.recipes import (
     DemoConfig,
@@ -22,6 +22,7 @@ CONFIGS = Path(__file__).parents[2] / "src/repairgym/data/presets"
 KINDS: dict[str, type[Record]] = {
     "catalogue.toml": TasksConfig,
     "demo.toml": DemoConfig,
+    "demo_eval.toml": RolloutCommandConfig,
     "demo_rft.toml": RftCommandConfig,
     "demo_rl.toml": RlCommandConfig,
     "exploit_rl.toml": RlCommandConfig,
@@ -64,6 +65,10 @@ def test_the_demos_stages_have_files_of_their_own():
     assert rl.rl == demo.rl.model_copy(update={"max_iterations": 20})
     assert (rft.collect, rft.rft) == (demo.own, demo.rft)
     assert rl.rollout == rft.rollout == demo.rollout
+    assert load_config(RolloutCommandConfig, CONFIGS / "demo_eval.toml").rollout == demo.rollout
+    evaluation = load_config(EvalCommandConfig, CONFIGS / "demo_eval.toml").rollout
+    assert (evaluation.pipeline, evaluation.engine) == (demo.rollout.pipeline, demo.rollout.engine)
+    assert evaluation.grading.is_cold
 
 
 def test_table_3_of_paper_b():

@@ -11,6 +11,7 @@ from repairgym.config.algorithms import (
     StepPenaltyConfig,
     TruncateCorrectionConfig,
 )
+from repairgym.config.commands import TaskSelection
 from repairgym.config.learning import AlgorithmConfig, OptimizerConfig, SftConfig
 from repairgym.config.recipes import CollectConfig, RlConfig
 from repairgym.errors import SandboxError, TaskError
@@ -20,7 +21,7 @@ from repairgym.rollout.jobs import PolicyRef
 from repairgym.training.evaluate import evaluate
 from repairgym.training.rl_loop import RLLoop
 from repairgym.training.rollout_batch import RolloutBatch, rollout_metrics, weight_lag
-from repairgym.training.run import Run
+from repairgym.training.run import Run, select_tasks
 from repairgym.training.supervised import collect_successes, fit_samples, keep_successes, supervised_samples
 
 RL = RlConfig(
@@ -152,8 +153,14 @@ def test_many_invalid_episodes_in_a_row_stop_the_run_and_none_of_them_is_stored(
 def test_an_empty_task_set_is_an_error_before_a_model_is_loaded(tmp_path, open_run):
     run = open_run(tmp_path)
     run.tasks = {name: task for name, task in run.tasks.items() if task.split != "train"}
-    with pytest.raises(TaskError, match="no training task"):
+    with pytest.raises(
+        TaskError, match=r"no training task.*the folder has \d+ with select\.split=test select\.source=mut"
+    ):
         RLLoop(run, RL, "no-such-checkpoint")
+    with pytest.raises(
+        TaskError, match=r"no mutations task in the train split; the folder has \d+ with select\.split=test"
+    ):
+        select_tasks(run, TaskSelection(split="train"))
 
 
 def test_metrics_count_groups_seconds_and_weight_lag(tmp_path, open_run):

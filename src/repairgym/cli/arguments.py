@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from repairgym.config.models import EndpointConfig
 from repairgym.errors import InputError, ModelFolderError
-from repairgym.inference.model_source import resolve_model
+from repairgym.inference.model_source import resolve_model, shipped_base
 from repairgym.records import Task
 from repairgym.rollout.jobs import PolicyRef, ServerProtocol
 from repairgym.tasks.store import TaskStore
@@ -51,7 +51,7 @@ def open_stored(run: Path) -> RunStore:
 
 
 def find_model(argument: str | Path) -> Path:
-    """Return the folder of a model argument: a folder, or a model of the hub, which is downloaded."""
+    """Return the folder of a model argument: a folder, ``base``, or a model of the hub, which is downloaded."""
     folder = resolve_model(str(argument))
     if missing := [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]:
         raise ModelFolderError(
@@ -81,13 +81,13 @@ def find_policy(name: str, temperature: float, endpoint: EndpointConfig) -> Poli
         folder = find_model(name)
     except ModelFolderError as error:
         raise InputError(
-            f"got policy {name!r}, expected a model, openai, vllm, oracle, submit-at-once, random or teacher: {error}"
+            f"got policy {name!r}, expected a model, base, openai, vllm, oracle, submit-at-once, random, teacher: {error}"
         ) from error
     return PolicyRef(Path(name).name, str(folder), 0, temperature)
 
 
 def tokenizer_folder(model: Path | None, ref: PolicyRef | None = None) -> Path:
     """Return the folder with the tokenizer: ``model``, else that of the policy, else the shipped base."""
-    from repairgym.inference.loading import shipped_base
-
-    return model or (Path(ref.folder) if ref and ref.folder else shipped_base())
+    if model:
+        return resolve_model(str(model))
+    return Path(ref.folder) if ref and ref.folder else shipped_base()

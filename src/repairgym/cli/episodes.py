@@ -42,7 +42,7 @@ def rollout(
     policy: Annotated[
         str,
         typer.Option(
-            help="Model folder or hub id; openai, vllm (endpoint.*); oracle, submit-at-once, random, teacher."
+            help="Model folder, base or hub id; openai, vllm (endpoint.*); oracle, submit-at-once, random, teacher."
         ),
     ] = "oracle",
     model: Tokenizer = None,

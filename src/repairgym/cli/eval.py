@@ -37,8 +37,8 @@ def run_command(
     run: NewRun,
     config: EvalCommandConfig,
     policy: Annotated[
-        str, typer.Option(help="Model folder or hub id, scripted policy, openai or vllm (endpoint.*).")
-    ] = "",
+        str, typer.Option(help="Model folder, base or hub id, scripted policy, openai or vllm (endpoint.*).")
+    ] = "base",
     model: Tokenizer = None,
     stage: Annotated[str, typer.Option(help="Name of the stored result.")] = "",
 ) -> None:
@@ -48,13 +48,11 @@ def run_command(
     """
     check_tasks(tasks), check_new_run(run)
     rollout = config.rollout
-    ref = find_policy(policy, rollout.temperature, config.endpoint) if policy else None
+    ref = find_policy(policy, rollout.temperature, config.endpoint)
     from repairgym.cli.running import check_policy, open_run
-    from repairgym.inference.loading import shipped_base
     from repairgym.training.evaluate import evaluate, policy_fingerprint
     from repairgym.training.run import select_tasks
 
-    ref = ref or find_policy(str(shipped_base()), rollout.temperature, config.endpoint)
     folder = arguments.tokenizer_folder(model, ref)
     check_policy(ref, folder, rollout)
     test_set = f"{config.select.split}-{config.select.source}"
@@ -67,15 +65,18 @@ def run_command(
 
 @app.command()
 def show(run: RunFolder, tasks: TasksOption = None, phase: PhaseOption = "", as_json: AsJson = False) -> None:
-    """Show the evaluations of a run: Pass@1, Pass@k, by label, best of n, paired differences.
+    """Show the evaluations of a run: Pass@1, Pass@k, paired differences; of one phase also by label and best of n.
 
     Example: repairgym eval show runs/demo --phase eval/rl/test-mutations
     """
-    from repairgym.evaluation.runs import choose_phase
+    from repairgym.evaluation.runs import choose_phase, evaluation_phases
 
     with open_stored(run) as store:
-        chosen = choose_phase(store, phase)
+        phases = [] if phase else evaluation_phases(store)
+        chosen = "" if len(phases) > 1 else choose_phase(store, phase)
     _show(run, tasks or run / "tasks", chosen, as_json)
+    if not chosen and not as_json:
+        typer.echo(f"by label and best of n: --phase with one of {', '.join(phases)}")
 
 
 def _show(run: Path, tasks: Path, phase: str, as_json: bool = False) -> None:
@@ -90,9 +91,9 @@ def _show(run: Path, tasks: Path, phase: str, as_json: bool = False) -> None:
     with open_stored(run) as store:
         summary = build_summary(store, {}, packages=_packages_of(known))
         verdicts = verdicts_by_task(store.rows(phase=phase))
-        study = study_selection(store, phase, training_phase=training_phase(store))
+        study = phase and study_selection(store, phase, training_phase=training_phase(store))
     shown = [stage_table(summary.stages), pass_at_k_table(summary.stages), comparison_table(summary.comparisons)]
-    if known:
+    if known and phase:
         shown.append(label_table(by_label(verdicts, {name: labels_of(task) for name, task in known.items()})))
     if study:
         shown.append(selection_tables(study)[0])

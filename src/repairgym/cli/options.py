@@ -1,7 +1,7 @@
 """Shared arguments and options of commands, and the configuration built from them.
 
-The order of arguments is TASKS RUN MODEL everywhere. A configuration comes from --preset, then each --config, then
-``a.b=value``; later ones win.
+Arguments are in the order TASKS RUN MODEL; a command takes those that it needs. A configuration comes from --preset,
+then each --config, then ``a.b=value``; later ones win.
 """
 
 import functools
@@ -19,7 +19,7 @@ Tasks = Annotated[Path, typer.Argument(help="Folder of tasks (repairgym tasks bu
 TaskFolder = Annotated[Path, typer.Argument(help="Folder of the tasks.")]
 RunFolder = Annotated[Path, typer.Argument(help="Run folder; it holds run.db.")]
 NewRun = Annotated[Path, typer.Argument(help="Run folder; an interrupted run is continued.")]
-Start = Annotated[Path, typer.Argument(help="Model to start from: a folder or a hub id.")]
+Start = Annotated[Path, typer.Argument(help="Model to start from: a folder, base (the shipped model) or a hub id.")]
 TasksOption = Annotated[Path | None, typer.Option("--tasks", help="Folder of tasks; default: RUN/tasks.")]
 Tokenizer = Annotated[Path | None, typer.Option("--model", help="Folder with the tokenizer; default: the policy's.")]
 Overrides = Annotated[

@@ -94,9 +94,9 @@ def lock(
     exclude_newer: Annotated[str, typer.Option("--exclude-newer", help="RFC 3339 time: ignore later uploads.")] = "",
     catalogue: Annotated[Path | None, typer.Option("--catalogue", help="Another catalogue file.")] = None,
 ) -> None:
-    """Resolve the locks of the catalogue's test environments again (for maintainers).
+    """Lock the test environments of a catalogue: exact versions with hashes of pytest and the requirements.
 
-    Example: repairgym tasks lock --exclude-newer 2026-06-01T00:00:00Z
+    Example: repairgym tasks lock --catalogue mine.toml --output locks
     """
     for requirements in (*load_catalogue(catalogue).requirement_sets(), BUILD_REQUIREMENTS):
         typer.echo(write_lock(requirements, output or shipped_locks_folder(), exclude_newer))

@@ -223,7 +223,7 @@ class ContaminationConfig(Record):
     """Training tasks that reveal held-out ones; held-out tasks always stay."""
 
     by_package: bool = True
-    """No package in training and in a held-out split (our splits; False where splits are by time)."""
+    """No package in training and in a held-out split (our splits; False where splits are by time or function)."""
     by_time: bool = False
     """No training task newer than the oldest held-out one (paper A: splits in time order)."""
     by_patch: bool = True
@@ -233,12 +233,13 @@ class ContaminationConfig(Record):
 class SplitConfig(Record):
     """Assignment of tasks to splits, before the filters."""
 
-    by: Literal["keep", "package", "time"] = "keep"
-    """``keep``: unchanged. ``package``: by whole packages. ``time``: the oldest tasks train (paper A)."""
+    by: Literal["keep", "package", "function", "time"] = "keep"
+    """``keep``: unchanged. ``package``: by whole packages. ``function``: all bugs of a function together, for a single
+    package (set ``contamination.by_package=false``). ``time``: the oldest tasks train (paper A)."""
     shares: tuple[float, float, float] = (0.8, 0.1, 0.1)
     """Train, validation, test (paper A: 80/10/10)."""
     seed: int = 0
-    """Seed of the order of packages (``package``)."""
+    """Seed of the order of packages or functions."""
 
     @model_validator(mode="after")
     def _shares_are_whole(self) -> Self:

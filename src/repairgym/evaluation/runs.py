@@ -50,6 +50,11 @@ def compare_runs(
     return [comparison for comparison in comparisons if comparison]
 
 
+def evaluation_phases(store: RunStore) -> list[str]:
+    """Return the names of the evaluations, in the order of `evaluation_rows`."""
+    return ["/".join(("eval", *phase)) for phase in evaluation_rows(store)]
+
+
 def choose_phase(store: RunStore, wanted: str) -> str:
     """Return the phase ``wanted``, or the only evaluation of the run.
 
@@ -59,7 +64,7 @@ def choose_phase(store: RunStore, wanted: str) -> str:
     known = {row.phase: None for row in store.rows()}
     if wanted in known:
         return wanted
-    phases = [phase for phase in known if parse_eval_phase(phase)]
+    phases = evaluation_phases(store)
     if wanted or len(phases) != 1:
         problem = f"has no phase {wanted!r}" if wanted else f"has {len(phases)} evaluations"
         raise InputError(f"{store.path} {problem}; name one of: {', '.join(known) or 'none'}")

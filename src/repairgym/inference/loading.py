@@ -8,7 +8,6 @@ import ctypes
 import hashlib
 import os
 import shutil
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from transformers.utils import logging
 from repairgym.config.models import DtypeName, ModelConfig
 from repairgym.errors import ModelFolderError, disk_full_as_repairgym_error
 from repairgym.inference.engine.forward import ATTENTION_NAME
+from repairgym.inference.model_source import shipped_base as shipped_base
 from repairgym.inference.renderer import FAMILIES
 
 _AT_FDCWD = -100
@@ -124,16 +124,6 @@ def _record_stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFa
     # Not in the model's own configuration, where it would change the embedding.
     if generation.pad_token_id is None:
         generation.pad_token_id = tokenizer.pad_token_id
-
-
-def shipped_base() -> Path:
-    """Return the folder of the base model that ships with the package; `ModelFolderError` without one."""
-    folder = Path(str(resources.files("repairgym") / "data" / "base"))
-    if not (folder / "model.safetensors").is_file():
-        raise ModelFolderError(
-            f"no base model in {folder}; run with --from-scratch, or name a model folder with base=FOLDER"
-        )
-    return folder
 
 
 def weights_digest(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Model arguments: a folder, or the id of a model on the Hugging Face hub.
+"""Model arguments: a folder, ``base`` (the shipped model), or the id of a model on the Hugging Face hub.
 
 The network is used only for a model that the local cache lacks. Imports no torch, so that a command can check its
 arguments at once.
@@ -6,14 +6,27 @@ arguments at once.
 
 import json
 import re
+from importlib import resources
 from pathlib import Path
 
 from repairgym.errors import ModelFolderError
 
+SHIPPED = "base"
+"""Model argument that means the shipped base; a folder of that name is ``./base``."""
 _PREFIX = "hf:"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 """Of a repository of the hub: weights of other frameworks stay there."""
+
+
+def shipped_base() -> Path:
+    """Return the folder of the base model that ships with the package; `ModelFolderError` without one."""
+    folder = Path(str(resources.files("repairgym") / "data" / "base"))
+    if not (folder / "model.safetensors").is_file():
+        raise ModelFolderError(
+            f"no base model in {folder}; run with --from-scratch, or name a model folder with base=FOLDER"
+        )
+    return folder
 
 
 def resolve_model(argument: str, cache: Path | None = None) -> Path:
@@ -22,6 +35,8 @@ def resolve_model(argument: str, cache: Path | None = None) -> Path:
     A folder has precedence over a hub id without prefix (``Qwen/Qwen3-0.6B``, ``hf:Qwen/Qwen3-0.6B``). ``cache`` is the
     Hugging Face cache; None: its usual place (``HF_HUB_CACHE``).
     """
+    if argument == SHIPPED:
+        return shipped_base()
     folder = Path(argument).expanduser()
     hub_id = argument.removeprefix(_PREFIX)
     is_id = _HUB_ID.fullmatch(hub_id) is not None
@@ -32,7 +47,7 @@ def resolve_model(argument: str, cache: Path | None = None) -> Path:
         return folder
     elif not is_id or folder.parent.is_dir():
         hint = f", or hf:{hub_id} for the hub" if is_id else ", or a hub id such as Qwen/Qwen3-0.6B"
-        raise ModelFolderError(f"{argument} is no folder; expected a model folder in Hugging Face format{hint}")
+        raise ModelFolderError(f"{argument} is no folder; expected a model folder in Hugging Face format, base{hint}")
     return _cached(hub_id, cache) or _downloaded(hub_id, cache)
 
 

@@ -7,6 +7,7 @@ test split never reaches `training_tasks`.
 
 import fcntl
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -58,8 +59,16 @@ class Run:
         """
         tasks = self.select("train", limit=limit)
         if not tasks:
-            raise TaskError("no training task; build tasks with packages of the train split")
+            raise TaskError(f"no training task: training takes mutations of the train split; {self.what_there_is()}")
         return tasks
+
+    def what_there_is(self) -> str:
+        """Say which tasks the run has, in the words of the overrides that select them."""
+        counts = Counter((task.split, task.source) for task in self.tasks.values())
+        rows = [
+            f"{count} with select.split={split} select.source={source}" for (split, source), count in counts.items()
+        ]
+        return f"the folder has {', '.join(sorted(rows)) or 'no task'}"
 
     def checkpoint(self, stage: str) -> Path:
         """Model folder of a stage."""
@@ -104,7 +113,7 @@ def select_tasks(run: Run, selection: TaskSelection) -> list[Task]:
     """
     tasks = run.select(selection.split, selection.source, selection.num_tasks or None)
     if not tasks:
-        raise TaskError(f"no {selection.source} task in the {selection.split} split; see: repairgym tasks show")
+        raise TaskError(f"no {selection.source} task in the {selection.split} split; {run.what_there_is()}")
     return tasks
 
 

@@ -181,6 +181,19 @@ def test_packages_are_never_divided() -> None:
     assert again == {c.id: c.split for c in made}
 
 
+def test_bugs_of_one_function_are_in_one_split(built: TaskStore) -> None:
+    candidates = [one(f"{name}-{n}", function=f"p.py:{name}") for name in "abcdefghij" for n in range(3)]
+    made = assign_splits(candidates, SplitConfig(by="function", shares=(0.7, 0.0, 0.3)))
+    by_function = {c.function: c.split for c in made}
+    assert all(by_function[c.function] == c.split for c in made)
+    assert sorted(map(str, by_function.values())) == ["test"] * 3 + ["train"] * 7
+    config = CurationConfig(filters=("contamination",), contamination=ContaminationConfig(by_package=False))
+    assert len(run_filters(made, config)[0]) == 30
+    task = built.load()[0]
+    assert task.location is not None
+    assert describe(task).function == f"{task.location.path}:{task.location.name}"
+
+
 def test_the_funnel_counts_each_task_once_and_in_order() -> None:
     candidates = [one("both", num_files=9, num_lines=1), one("trivial", num_files=1, num_lines=1), one("unknown")]
     config = CurationConfig(filters=("size", "trivial"))

@@ -41,6 +41,8 @@ class Candidate:
     source: str
     """Task source, or exchange format of an unbuilt task."""
     package: str
+    function: str = ""
+    """File and function of the bug, without one the first changed file; empty for unbuilt tasks."""
     split: Split | None = None
     created_at: datetime | None = None
     num_fail_to_pass: int = 0
@@ -89,12 +91,18 @@ def describe(
     runs = evidence or task.certificate
     return replace(
         candidate,
+        function=place_of(task),
         failure_messages=tuple(evidence.failures.values()) if evidence else None,
         num_runs=min(runs.num_empty_runs, runs.num_gold_runs),
         num_unstable_tests=len(runs.unstable_tests),
         is_empty_failing=runs.num_empty_failed == runs.num_empty_runs,
         build_s=runs.empty_duration_s,
     )
+
+
+def place_of(task: Task) -> str:
+    """Return file and function of the bug, without a location the first changed file."""
+    return f"{task.location.path}:{task.location.name}" if task.location else min(task.gold_files)
 
 
 def _patch_facts(patch: str) -> dict[str, Any]:

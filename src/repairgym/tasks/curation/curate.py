@@ -30,18 +30,19 @@ def assign_splits(candidates: Sequence[Candidate], config: SplitConfig) -> list[
     """Return ``candidates`` in their order, with splits; InputError if the split is by time and a task has none."""
     if config.by == "keep":
         return list(candidates)
-    if config.by == "package":
-        order = _package_order(candidates, config.seed)
-        groups = [order[candidate.package] for candidate in candidates]
-    else:
+    if config.by == "time":
         groups = _time_order(candidates)
+    else:
+        is_whole = config.by == "package"
+        names = [task.package if is_whole else f"{task.package}:{task.function}" for task in candidates]
+        order = _random_order(names, config.seed)
+        groups = [order[name] for name in names]
     splits = _split_groups(groups, config.shares)
     return [replace(candidate, split=splits[group]) for candidate, group in zip(candidates, groups, strict=True)]
 
 
-def _package_order(candidates: Iterable[Candidate], seed: int) -> dict[str, int]:
-    packages = {candidate.package for candidate in candidates}
-    ranked = sorted(packages, key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest())
+def _random_order(names: Iterable[str], seed: int) -> dict[str, int]:
+    ranked = sorted(set(names), key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest())
     return {name: place for place, name in enumerate(ranked)}
 
 
