@@ -1,7 +1,7 @@
 r"""Evaluates a model behind any OpenAI-compatible server on our tasks, with the API of verifiers.
 
     pip install -e '.[verifiers,serve]'    # in a checkout of RepairGym
-    repairgym serve --policy runs/demo/checkpoints/rl port=8000 &
+    repairgym serve --policy runs/demo-DATE/checkpoints/rl port=8000 &
     python examples/verifiers_eval.py tasks --base-url http://127.0.0.1:8000/v1 --model rl --split train
 
 verifiers' command does the same; `--no-push` keeps the results on this machine (it uploads them otherwise):

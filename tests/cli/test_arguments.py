@@ -67,7 +67,7 @@ def test_checks_name_what_is_wrong(tmp_path):
         check_tasks(tmp_path)
     with pytest.raises(ModelFolderError, match=r"no config\.json and no tokenizer\.json"):
         find_model(tmp_path)
-    with pytest.raises(InputError, match=r"got policy 'orcale', expected a model, openai, .*oracle"):
+    with pytest.raises(InputError, match=r"got policy 'orcale', expected a model, base, .*oracle"):
         find_policy("orcale", 1.0, EndpointConfig())
     assert find_policy("oracle", 1.0, EndpointConfig()).folder == ""
 

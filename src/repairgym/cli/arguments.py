@@ -81,7 +81,8 @@ def find_policy(name: str, temperature: float, endpoint: EndpointConfig) -> Poli
         folder = find_model(name)
     except ModelFolderError as error:
         raise InputError(
-            f"got policy {name!r}, expected a model, base, openai, vllm, oracle, submit-at-once, random, teacher: {error}"
+            f"got policy {name!r}, expected a model, base, openai, vllm, oracle, submit-at-once, random or teacher: "
+            f"{error}"
         ) from error
     return PolicyRef(Path(name).name, str(folder), 0, temperature)
 

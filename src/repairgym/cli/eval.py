@@ -44,7 +44,7 @@ def run_command(
 ) -> None:
     """Evaluate a policy, graded cold; the sandbox must isolate.
 
-    Example: repairgym eval run tasks runs/eval --policy runs/demo/checkpoints/rl num_samples=4
+    Example: repairgym eval run tasks runs/eval --policy runs/demo-DATE/checkpoints/rl num_samples=4
     """
     check_tasks(tasks), check_new_run(run)
     rollout = config.rollout
@@ -67,7 +67,7 @@ def run_command(
 def show(run: RunFolder, tasks: TasksOption = None, phase: PhaseOption = "", as_json: AsJson = False) -> None:
     """Show the evaluations of a run: Pass@1, Pass@k, paired differences; of one phase also by label and best of n.
 
-    Example: repairgym eval show runs/demo --phase eval/rl/test-mutations
+    Example: repairgym eval show runs/demo-DATE --phase eval/rl/test-mutations
     """
     from repairgym.evaluation.runs import choose_phase, evaluation_phases
 
@@ -163,7 +163,7 @@ def predictions(
 ) -> None:
     """Write an evaluation's patches as SWE-bench predictions (instance_id, model_name_or_path, model_patch).
 
-    Example: repairgym eval predictions runs/demo preds.jsonl --phase eval/rl/test-mutations
+    Example: repairgym eval predictions runs/demo-DATE preds.jsonl --phase eval/rl/test-mutations
     """
     from repairgym.evaluation.runs import choose_phase, write_predictions
 

@@ -32,7 +32,7 @@ def plan(
 
     Example: repairgym plan model=Qwen3-32B context_tokens=131072 machine.num_gpus=8
 
-    Example: repairgym plan --measure runs/demo --check runs/demo
+    Example: repairgym plan --measure runs/demo-DATE --check runs/demo-DATE
     """
     from repairgym.sizing.estimate import SHAPES, estimate
     from repairgym.sizing.simulation import measured_episode

@@ -23,7 +23,7 @@ def analyze(
 ) -> None:
     """Analyze stored trajectories: tools, policy shift, loops, errors, exploits, reward gap, drift.
 
-    Example: repairgym analyze runs/demo before=eval/rft/test-mutations after=eval/rl/test-mutations
+    Example: repairgym analyze runs/demo-DATE before=eval/rft/test-mutations after=eval/rl/test-mutations
     """
     check_run(run)
     from repairgym.analysis.behavior import tools_by_use
@@ -72,7 +72,7 @@ def report(
 ) -> None:
     """Write report.html and summary.json into a run folder; also for unfinished runs.
 
-    Example: repairgym report runs/demo --open
+    Example: repairgym report runs/demo-DATE --open
 
     Example: repairgym report --compare runs/seed0 runs/seed1 --out seeds.html
     """

@@ -35,7 +35,7 @@ def serve(
 
     Listens on the loopback interface; other addresses need a token (token_env). Ctrl-C stops it after running requests.
 
-    Example: repairgym serve --policy runs/demo/checkpoints/rl --port 8000
+    Example: repairgym serve --policy runs/demo-DATE/checkpoints/rl --port 8000
 
     Example: repairgym serve --policy shell-oracle --tasks tasks --port 8000
     """

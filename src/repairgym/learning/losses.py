@@ -19,7 +19,7 @@ cispo      stop_gradient(clip(rho, min_ratio, max_ratio)) A      arXiv 2506.1358
 =========  ====================================================  ===================================================
 
 rho = pi(token) / pi_old(token), A = advantage. The weight w of a token and the normalizer Z come from
-`learning/denominators.py`: DAPO divides by the number of action tokens, GRPO and GSPO take 1 / L_i of each trajectory
+`learning/denominators.py`: DAPO divides by the number of learned tokens, GRPO and GSPO take 1 / L_i of each trajectory
 and the number of trajectories, Dr. GRPO a constant budget. Dual clip (arXiv 1912.09729, equation 5) is an option of
 dapo, grpo, dr_grpo and ppo: f is at least dual_clip * A where A < 0.
 
@@ -74,7 +74,7 @@ def dapo_loss(
     J = 1/Z * sum over tokens of w * f with f = min(rho * A, clip(rho, 1 - eps_low, 1 + eps_high) * A); with
     ``config.dual_clip`` f is max(f, dual_clip * A) where A < 0. The loss is -J. A larger upper bound leaves room for
     unlikely tokens with a positive advantage, which counters the collapse of entropy. Z, with the denominator
-    ``token``, is the number of action tokens of the whole optimizer batch.
+    ``token``, is the number of learned tokens of the optimizer batch. Defaults: `config.algorithms.DapoLossConfig`.
     """
     return _clipped_loss(scores, normalizer, log_ratio(scores).exp(), config, config.dual_clip)
 
@@ -94,7 +94,7 @@ def _clipped_loss(
     config: DapoLossConfig | GrpoLossConfig | DrGrpoLossConfig | PpoLossConfig | GspoLossConfig,
     dual_clip: float | None = None,
 ) -> LossOutput:
-    """Compute DAPO's loss for [N] ratios; without ``dual_clip`` far too large ones count in full where A < 0.
+    """Compute DAPO's loss for [N] ratios; where A < 0, large ratios are bounded by ``dual_clip`` alone.
 
     ``policy/clip_high_frac`` counts ratios above their bound with a positive advantage, so that there is no gradient;
     ``policy/clip_low_frac`` those below with a negative one.
