@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repairgym.diffs.lines import Edit, bounded_edits, line_edits, split_lines
+from repairgym.diffs.lines import Edit, bounded_edits, is_long, line_edits, split_lines
 
 LINES = st.lists(st.sampled_from(["a\n", "b\n", "\n", "c\n"]), max_size=12)
 
@@ -27,3 +27,9 @@ def test_edits_turn_the_old_lines_into_the_new_ones(old: list[str], new: list[st
     edits = bounded_edits([line.encode() for line in old], [line.encode() for line in new])
     assert replaced(old, new, edits) == new
     assert bool(edits) == (old != new)
+
+
+def test_a_small_change_of_a_long_file_is_no_long_comparison() -> None:
+    old = [f"line {number}\n" for number in range(8000)]
+    assert not is_long(old, [*old[:4000], "new\n", *old[4001:]])
+    assert is_long(old, old[::-1])

@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 _MAX_EDITS = 1000
 _MAX_STEPS = 3_000_000
 _MAX_SEARCHED_LINES = 10_000
-"""difflib takes the square of it at worst: 2 s."""
+"""Changed lines in between; difflib takes the square of it at worst: 2 s."""
 Edit = tuple[int, int, int, int]
 """Old lines [a, b) become new lines [c, d)."""
 
@@ -28,8 +28,20 @@ def line_edits(old: Sequence[str], new: Sequence[str]) -> list[Edit]:
 
 
 def is_long(old: Sequence[str], new: Sequence[str]) -> bool:
-    """Return True for texts that difflib may compare for minutes; `bounded_edits` does not."""
-    return len(old) + len(new) > _MAX_SEARCHED_LINES
+    """Return True for texts that difflib may compare for minutes; `bounded_edits` does not.
+
+    Equal ends do not count: a small change of a long file reads as it always did.
+    """
+    head, tail = _equal_ends(old, new)
+    return len(old) + len(new) - 2 * (head + tail) > _MAX_SEARCHED_LINES
+
+
+def _equal_ends(old: Sequence[Hashable], new: Sequence[Hashable]) -> tuple[int, int]:
+    """Return the number of equal lines at the start, and at the end of the rest."""
+    shortest = min(len(old), len(new))
+    head = next((i for i in range(shortest) if old[i] != new[i]), shortest)
+    room = shortest - head
+    return head, next((i for i in range(room) if old[-1 - i] != new[-1 - i]), room)
 
 
 def bounded_edits(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[Edit]:
@@ -37,10 +49,7 @@ def bounded_edits(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[Edit
 
     Equal ends are cut off first; Myers' algorithm compares the rest.
     """
-    shortest = min(len(old), len(new))
-    head = next((i for i in range(shortest) if old[i] != new[i]), shortest)
-    room = shortest - head
-    tail = next((i for i in range(room) if old[-1 - i] != new[-1 - i]), room)
+    head, tail = _equal_ends(old, new)
     middle_old, middle_new = old[head : len(old) - tail], new[head : len(new) - tail]
     common = _common(middle_old, middle_new) if middle_old and middle_new else []
     edits, a, b = [], 0, 0
