@@ -269,14 +269,9 @@ async def test_there_are_at_least_sixty():
     ],
     ids=lambda value: type(value).__name__,
 )
-async def test_an_exception_is_the_verdict_of_its_grading(tested, tree, monkeypatch, error, kind):
-    def fail(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr("repairgym.grading.grader.inspect_files", fail)
-
+async def test_an_exception_is_the_verdict_of_its_grading(tested, error, kind):
     def make_spec(task, files):
-        return SandboxSpec(environment=Path("/env"), tree=tree, files=files)
+        raise error
 
     judge = Grader(ScriptedBackend(scripted_answer()), make_spec, GradingConfig(), ExecutionCache())
     verdict = await judge.grade(tested, {"m.py": GOLD})
