@@ -19,4 +19,4 @@ def test_report_of_no_run_is_an_input_error(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["report", str(tmp_path)])
     assert ended.value.code == 3
-    assert "holds no run.db" in capsys.readouterr().err
+    assert "has no run.db" in capsys.readouterr().err
