@@ -9,7 +9,7 @@ from repairgym.cli.arguments import check_run, open_stored
 from repairgym.cli.options import Overrides, Port, RunFolder, configured, port_override
 from repairgym.config.commands import AnalysisConfig, DataFilesConfig, ViewConfig
 from repairgym.config.loading import load_config
-from repairgym.errors import ConfigError, InputError
+from repairgym.errors import ConfigError
 
 FOLDER = "analysis"
 _MAX_ROWS = 20
@@ -110,8 +110,9 @@ def view(
     """
     given = [*([f"host='{host}'"] if host else []), *port_override(port)]
     resolved = load_config(ViewConfig, None, [*(overrides or []), *given])
-    if not runs.is_dir():
-        raise InputError(f"{runs} is not a folder; name the folder of a run or one that holds runs")
+    from repairgym.view.folders import check_root
+
+    check_root(runs)  # before the server is imported, which takes most of a second
     from repairgym.view.app import serve
 
     def tell(address: str) -> None:

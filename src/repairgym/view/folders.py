@@ -110,14 +110,19 @@ class ViewedRun:
         return max((path.stat().st_mtime for path in self._files if path.exists()), default=0.0)
 
 
+def check_root(root: Path) -> Path:
+    """Return ``root`` if runs can lie below it; raise an `InputError` if it is no folder."""
+    if not root.is_dir():
+        raise InputError(f"{root} is not a folder; name the folder of a run or one that holds runs")
+    return root
+
+
 class RunFolders:
     """All runs below one folder, or the one run that the folder is."""
 
     def __init__(self, root: Path) -> None:
         """Look for runs below the folder ``root``."""
-        if not root.is_dir():
-            raise InputError(f"{root} is not a folder; name the folder of a run or one that holds runs")
-        self.root = root.resolve()
+        self.root = check_root(root).resolve()
         self._runs: dict[str, ViewedRun] = {}
         self._lock = threading.Lock()
 
