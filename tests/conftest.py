@@ -34,6 +34,7 @@ from repairgym.records import (
     VerdictKind,
 )
 from repairgym.rollout.store import RunStore
+from repairgym.testing.environments import copy_environment
 from repairgym.testing.scripted import scripted_task
 
 Step = tuple[str, str, str, str]
@@ -288,6 +289,12 @@ def episode_maker() -> Callable[..., EpisodeFacts]:
 def store(tmp_path: Path) -> Any:
     with RunStore.create(tmp_path / "run.db") as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def small_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment for sandboxes with pytest and nothing else; do not write into it."""
+    return copy_environment(tmp_path_factory.mktemp("environment") / "pytest")
 
 
 @pytest.fixture(scope="session")

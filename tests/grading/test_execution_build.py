@@ -1,7 +1,5 @@
 """Build gate, runners and canaries through real sandboxes."""
 
-import sys
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -59,9 +57,9 @@ def in_unittest(task):
 
 
 @pytest.fixture
-def grade(backend, tree):
+def grade(backend, tree, small_environment):
     def make_spec(task, files):
-        return SandboxSpec(environment=Path(sys.prefix), tree=tree, files=files)
+        return SandboxSpec(environment=small_environment, tree=tree, files=files)
 
     async def grade(task, files, **config):
         return await Grader(backend, make_spec, GradingConfig(**config), ExecutionCache()).grade(task, files)
@@ -163,8 +161,8 @@ async def test_an_exit_code_decides(task, grade):
     assert (await grade(asked, {})).main_error.message == "exit status 1"
 
 
-async def test_gold_must_build(tested, tree, backend):
-    layers = TaskLayers(Path(sys.prefix), tree)
+async def test_gold_must_build(tested, tree, backend, small_environment):
+    layers = TaskLayers(small_environment, tree)
     await check_gold_builds(tested, layers, backend)
     broken = tested.model_copy(update={"build": (BuildStep(kind="import", modules=("no_such_module",)),)})
     with pytest.raises(TaskError, match="import: ModuleNotFoundError: No module named 'no_such_module'"):

@@ -27,7 +27,7 @@ QUICK = {"gadget_field_of_a_format", "gadget_unpickler", "gadget_import_hook", "
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def run(tmp_path_factory):
+async def run(tmp_path_factory, small_environment):
     """Runs the sealed test over a hack in a fresh sandbox."""
     probe = probe_backend("namespace")
     if not probe.is_available:
@@ -41,7 +41,7 @@ async def run(tmp_path_factory):
     async def run(name):
         attack = HACKS[name](Target(scripted_task(), "m.py", FILES["m.py"], {}))
         sandbox = await backend.create(
-            SandboxSpec(environment=Path(sys.prefix), tree=tree, files={**FILES, **attack.files})
+            SandboxSpec(environment=small_environment, tree=tree, files={**FILES, **attack.files})
         )
         try:
             return await sandbox.run_tests(TestRequest(test_ids=(TEST_ID,), is_sealed=True))

@@ -3,7 +3,6 @@
 The broken code is ``m.py``, in which ``f`` compares with ``<``; the pinned tree holds ``tests/test_m.py`` and ``pkg``.
 """
 
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -224,14 +223,14 @@ def tested() -> Task:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def grader(tree):
+async def grader(tree, small_environment):
     probe = probe_backend("namespace")
     if not probe.is_available:
         pytest.skip(f"namespace does not work here: {probe.reason}")
     backend = NamespaceBackend()
 
     def make_spec(task, files):
-        return SandboxSpec(environment=Path(sys.prefix), tree=tree, files=files)
+        return SandboxSpec(environment=small_environment, tree=tree, files=files)
 
     yield Grader(backend, make_spec, GradingConfig(), ExecutionCache())
     await backend.close()

@@ -3,7 +3,6 @@
 import asyncio
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -38,13 +37,13 @@ def tree(tmp_path_factory):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def sites(tree, require_backend):
+async def sites(tree, require_backend, small_environment):
     """Gives the site of a back end; made, and probed, when the first check of it runs."""
     made = {}
 
     def site(name):
         if name not in made:
-            made[name] = Site(backend=require_backend(name)(), environment=Path(sys.prefix), tree=tree)
+            made[name] = Site(backend=require_backend(name)(), environment=small_environment, tree=tree)
         return made[name]
 
     yield site
@@ -95,9 +94,9 @@ class BareBackend(ScriptedBackend):
 
 # Only attacks that leave no mark on a host they succeed on.
 @pytest.mark.parametrize("name", ["no_network", "host_sockets", "host_processes_and_kernel"])
-async def test_checks_of_attacks_fail_without_isolation(name, tree):
+async def test_checks_of_attacks_fail_without_isolation(name, tree, small_environment):
     (check,) = [check for check in CHECKS if check.name == name]
-    site = Site(backend=BareBackend(lambda files, request: None), environment=Path(sys.prefix), tree=tree)
+    site = Site(backend=BareBackend(lambda files, request: None), environment=small_environment, tree=tree)
     with pytest.raises(AssertionError, match="expected no"):
         await check.run(site)
 

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -83,13 +82,13 @@ def layers(tmp_path_factory: pytest.TempPathFactory, sdists: Path) -> LayerStore
 
 
 @pytest.fixture(scope="session")
-def seeded_layers(layers: LayerStore, tinycalc: Package) -> LayerStore:
-    """Layers whose pytest environment is the one that runs these tests: nothing is downloaded."""
+def seeded_layers(layers: LayerStore, tinycalc: Package, small_environment: Path) -> LayerStore:
+    """Layers whose environment holds the pytest that runs these tests: nothing is downloaded."""
     environment = describe_environment(read_lock(()))
     place = layers.root / "environments" / environment.digest
     place.parent.mkdir(parents=True, exist_ok=True)
     if not place.is_symlink():
-        place.symlink_to(sys.prefix)
+        place.symlink_to(small_environment)
     for version in tinycalc.sdists:
         layers.tree(tinycalc.sdist(version))
     return layers

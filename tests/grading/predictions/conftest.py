@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import platform
-import sys
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,15 +51,14 @@ def pack(path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+def place(tmp_path_factory: pytest.TempPathFactory, small_environment: Path) -> Place:
     root = tmp_path_factory.mktemp("grading-layers")
     path = pack(root / "tinyclamp-1.0.tar.gz")
     sdist = Sdist(name="tinyclamp", version="1.0", sha256=sha256_of(path))
     lock = read_lock(())
     environment = describe_environment(lock)
     (root / "environments").mkdir()
-    # The environment that runs these tests has pytest; nothing is downloaded.
-    (root / "environments" / environment.digest).symlink_to(sys.prefix)
+    (root / "environments" / environment.digest).symlink_to(small_environment)
     LayerStore(root, OneSdist(path)).tree(sdist)
     return Place(make_task(sdist, environment), root)
 

@@ -1,8 +1,6 @@
 """Walls of the fallback that need no namespace."""
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -19,10 +17,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def sandbox(tmp_path_factory):
+async def sandbox(tmp_path_factory, small_environment):
     tree = make_tree(tmp_path_factory.mktemp("tree"))
     backend = DegradedBackend()
-    spec = SandboxSpec(environment=Path(sys.prefix), tree=tree, files={"hidden.txt": None})
+    spec = SandboxSpec(environment=small_environment, tree=tree, files={"hidden.txt": None})
     yield await backend.create(spec)
     await backend.close()
 

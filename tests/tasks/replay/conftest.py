@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -21,12 +20,13 @@ Files = dict[str, str]
 class Site:
     """Records tests over files, and replays scripts over other ones."""
 
-    def __init__(self, backend: SandboxBackend, tree: Path) -> None:
+    def __init__(self, backend: SandboxBackend, environment: Path, tree: Path) -> None:
         self.backend = backend
+        self._environment = environment
         self._tree = tree
 
     def spec(self, files: Files) -> SandboxSpec:
-        return SandboxSpec(environment=Path(sys.prefix), tree=self._tree, files={**files})
+        return SandboxSpec(environment=self._environment, tree=self._tree, files={**files})
 
     async def record(self, package: str, tests: str, **more: str) -> Recording:
         request = TestRequest(test_ids=("tests/test_shop.py",), **more)
@@ -42,10 +42,10 @@ class Site:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+async def site(tmp_path_factory: pytest.TempPathFactory, small_environment: Path) -> AsyncIterator[Site]:
     backend = create_backend(SandboxConfig())
     tree = tmp_path_factory.mktemp("tree")
-    yield Site(backend, tree)
+    yield Site(backend, small_environment, tree)
     await backend.close()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 import tarfile
 from pathlib import Path
 
@@ -137,13 +136,13 @@ def pack(folder: Path, version: str, source: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, LayerStore]:
+def package(tmp_path_factory: pytest.TempPathFactory, small_environment: Path) -> tuple[Package, LayerStore]:
     folder = tmp_path_factory.mktemp("counters")
     sdists = {"1.0": pack(folder, "1.0", OLD), "1.1": pack(folder, "1.1", NEW)}
     store = LayerStore(folder / "layers", FolderIndex(folder))
     place = store.root / "environments" / describe_environment(read_lock(())).digest
     place.parent.mkdir(parents=True)
-    place.symlink_to(sys.prefix)
+    place.symlink_to(small_environment)
     made = Package(
         name="counters",
         split="train",

@@ -1,7 +1,5 @@
 """The runners inside a real sandbox: unittest as pytest, warm as cold, and the checks before the tests."""
 
-import sys
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -108,7 +106,7 @@ UNITTEST = TestRunner(type="unittest")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def run(tmp_path_factory):
+async def run(tmp_path_factory, small_environment):
     """Runs a request in a fresh sandbox of the tree."""
     probe = probe_backend("namespace")
     if not probe.is_available:
@@ -120,7 +118,7 @@ async def run(tmp_path_factory):
     backend = NamespaceBackend()
 
     async def run(files=None, **fields):
-        sandbox = await backend.create(SandboxSpec(environment=Path(sys.prefix), tree=tree, files=files or {}))
+        sandbox = await backend.create(SandboxSpec(environment=small_environment, tree=tree, files=files or {}))
         try:
             return await sandbox.run_tests(TestRequest(**fields))
         finally:

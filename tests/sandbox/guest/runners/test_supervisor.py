@@ -1,7 +1,5 @@
 """The supervisor in a real sandbox: what tested code sees of the tests, and which of its claims count."""
 
-import sys
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -56,7 +54,7 @@ FIRST, LATE = (f"tests/test_m.py::TestM::test_{name}" for name in ("first", "lat
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def run(tmp_path_factory):
+async def run(tmp_path_factory, small_environment):
     """Runs the sealed tests over a module in a fresh sandbox."""
     probe = probe_backend("namespace")
     if not probe.is_available:
@@ -69,7 +67,7 @@ async def run(tmp_path_factory):
 
     async def run(module, **fields):
         files = {"m.py": module, "tests/test_m.py": TESTS}
-        sandbox = await backend.create(SandboxSpec(environment=Path(sys.prefix), tree=tree, files=files))
+        sandbox = await backend.create(SandboxSpec(environment=small_environment, tree=tree, files=files))
         try:
             return await sandbox.run_tests(TestRequest(**{"test_ids": (FIRST, LATE), "is_sealed": True, **fields}))
         finally:
