@@ -1,6 +1,5 @@
 """Build gate, runners and canaries through real sandboxes."""
 
-
 import pytest
 import pytest_asyncio
 

@@ -29,7 +29,9 @@ def copy_environment(place: Path, names: Iterable[str] = ("pytest",)) -> Path:
         (place / "bin" / name).symlink_to(Path(sys.executable).resolve())
     shutil.copy(Path(sys.prefix) / "pyvenv.cfg", place)
     for package in _closure(names):
-        for top in sorted({file.parts[0] for file in package.files or () if file.parts[0] not in ("..", "__pycache__")}):
+        for top in sorted(
+            {file.parts[0] for file in package.files or () if file.parts[0] not in ("..", "__pycache__")}
+        ):
             source = Path(str(package.locate_file(top)))
             if source.is_dir():
                 shutil.copytree(source, site / top, dirs_exist_ok=True)

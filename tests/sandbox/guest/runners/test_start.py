@@ -1,6 +1,5 @@
 """The runners inside a real sandbox: unittest as pytest, warm as cold, and the checks before the tests."""
 
-
 import pytest
 import pytest_asyncio
 

@@ -1,6 +1,5 @@
 """The supervisor in a real sandbox: what tested code sees of the tests, and which of its claims count."""
 
-
 import pytest
 import pytest_asyncio
 
