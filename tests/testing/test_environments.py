@@ -9,7 +9,7 @@ from repairgym.testing.environments import copy_environment
 
 
 def test_the_copy_runs_without_the_project(small_environment):
-    code = "import importlib.util as u, pytest, sys; print(pytest.__file__.startswith(sys.prefix), u.find_spec('pydantic'))"
+    code = "import pytest, sys, importlib.util as u; print(sys.prefix in pytest.__file__, u.find_spec('pydantic'))"
     done = subprocess.run([small_environment / "bin/python", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True None\n"
 
