@@ -49,4 +49,4 @@ def _closure(names: Iterable[str]) -> Iterator[Distribution]:
             seen.add(package.name)
             yield package
             required = map(Requirement, package.requires or ())
-            open_names += [one.name for one in required if one.marker is None or one.marker.evaluate({"extra": ""})]
+            open_names += [need.name for need in required if need.marker is None or need.marker.evaluate({"extra": ""})]
