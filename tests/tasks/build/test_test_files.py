@@ -15,6 +15,7 @@ from repairgym.tasks.build.test_files import (
     file_of,
     function_id,
     functions_of,
+    held_tests,
     inherited_tests,
     test_sources,
     trace_suite,
@@ -111,6 +112,13 @@ class TestC(TestB):
 def test_inherited_tests_of_classes_without_heirs_can_be_masked() -> None:
     assert inherited_tests(INHERITED) == {("TestA", "test_one"), ("TestC", "test_one"), ("TestC", "test_two")}
     assert inherited_tests("broken(:") == frozenset()
+
+
+def test_a_file_holds_inherited_tests_and_no_masked_or_generated_ones() -> None:
+    whole = held_tests(INHERITED + "TestMade = make_class()\n")
+    assert {"TestA::test_one", "TestA::test_two", "TestB::test_one", "Mixin::test_one"} < whole
+    assert not any(name.startswith("TestMade") for name in whole)
+    assert whole - held_tests(cut_functions(INHERITED, ["TestA::test_one"])) == {"TestA::test_one"}
 
 
 def test_a_mask_hides_a_test_in_one_class_and_leaves_it_in_the_others() -> None:

@@ -54,6 +54,20 @@ def test_a_manifest_brings_the_tasks_back(
         assert (task.test_timeout_s, task.timeout_s) == (3.0, 6.0)
 
 
+def test_further_failing_tests_that_no_file_defines_are_not_hidden(
+    built: TaskStore, tinycalc: Package, tmp_path: Path, seeded_layers: LayerStore
+) -> None:
+    made = make_manifest(tmp_path)
+    tasks = []
+    for task in built.load():
+        path = task.test_paths[-1]
+        further = (f"{path}::TestOfMetaclass::test_made", f"{path}::test_of_a_loop[1]")
+        tasks.append(task.model_copy(update={"fail_to_pass": task.fail_to_pass + further}))
+    made.add(tasks, {"tinycalc": tinycalc})
+    rebuilt = by_id(rebuild_manifest(made, tmp_path / "rebuilt", RebuildConfig(), seeded_layers).load())
+    assert {i: task.base_files for i, task in rebuilt.items()} == {task.id: task.base_files for task in tasks}
+
+
 def test_a_manifest_holds_no_code_of_the_package(manifest: TaskManifest, built: TaskStore) -> None:
     text = manifest.package_path("tinycalc").read_text()
     for task in built.load():

@@ -62,6 +62,15 @@ def inherited_tests(source: str) -> frozenset[tuple[str, str]]:
     return frozenset((name, test) for name, own_tests in tests.items() for test in own_tests)
 
 
+@lru_cache(maxsize=64)
+def held_tests(source: str) -> frozenset[str]:
+    """Return the tests of ``source`` but generated ones, those inherited from another file, and masked ones."""
+    tree = _parse(source)
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    inherited = {f"{name}::{test}" for name, node in classes.items() for test in _methods_of_bases(node, classes)}
+    return frozenset(inherited | {name for name, _, _ in walk_functions(tree)})
+
+
 def _parse(source: str) -> ast.Module:
     """Return the tree of ``source``; an empty one if it does not parse."""
     try:
@@ -72,6 +81,8 @@ def _parse(source: str) -> ast.Module:
 
 def _methods_of_bases(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str]:
     own = {child.name for child in node.body if isinstance(child, FunctionNode)}
+    targets = [target for child in node.body if isinstance(child, ast.Assign) for target in child.targets]
+    own |= {target.id for target in targets if isinstance(target, ast.Name)}
     methods: set[str] = set()
     for base in node.bases:
         if isinstance(base, ast.Name) and (parent := classes.get(base.id)):

@@ -11,7 +11,6 @@ entry on any machine: the digest covers all of a task but its durations and the 
 broken file is an `InputError`.
 """
 
-import ast
 import hashlib
 import json
 import tomllib
@@ -25,7 +24,7 @@ from pydantic import Field, ValidationError
 
 from repairgym.errors import InputError
 from repairgym.records import Accuracy, Certificate, Record, SourceKind, Task
-from repairgym.tasks.build.test_files import function_id, walk_functions
+from repairgym.tasks.build.test_files import function_id, held_tests
 from repairgym.tasks.build.wheel_check import BUILD_TEST, DEPENDENCY_TEST, check_text
 from repairgym.tasks.layers.atomic_write import written_whole
 from repairgym.tasks.layers.catalogue import Package, shipped_path
@@ -247,8 +246,8 @@ def generated_files(task: Task) -> set[str]:
 def _shown_tests(task: Task) -> list[str]:
     """Return the failing tests that are in no list of visible tests, but in the agent's tree."""
     visible, generated = {function_id(i) for i in task.visible_tests}, generated_files(task)
-    names = {path: {name for name, _, _ in walk_functions(ast.parse(text))}
-             for path, text in task.base_files.items() if path in task.test_paths and text is not None}  # fmt: skip
+    files = {path: text for path, text in task.base_files.items() if path in task.test_paths and text is not None}
+    names = {path: held_tests(text) for path, text in files.items()}
     shown = []
     for test_id in task.fail_to_pass:
         path, _, name = function_id(test_id).partition("::")

@@ -15,7 +15,7 @@ from repairgym.errors import InputError, RepairGymError, TaskError
 from repairgym.records import BuildStep, Location, Task
 from repairgym.tasks.build.assembly import Bug, Visibility, assemble, read_text, sdist_provenance
 from repairgym.tasks.build.build_tasks import skip_reason
-from repairgym.tasks.build.test_files import file_of, function_id
+from repairgym.tasks.build.test_files import file_of, function_id, held_tests
 from repairgym.tasks.layers.environments import describe_environment
 from repairgym.tasks.layers.store import LayerStore, tree_digest, tree_with_files
 from repairgym.tasks.manifest.manifest import (
@@ -148,7 +148,7 @@ class Rebuilder:
         )
         is_build = entry.source == "breakages"
         generated = frozenset() if is_build else frozenset(pinned)
-        first = tuple(i for i in failing if i not in shown and file_of(i) not in generated)
+        first = tuple(i for i in failing if i not in shown and file_of(i) not in generated and _can_hide(i, tree))
         edit = self._edit(entry, tree, first)
         seen = {function_id(test_id) for test_id in visible}
         bug = Bug(
@@ -203,6 +203,12 @@ class Rebuilder:
             raise _unknown(entry)
         issue = "" if entry.issue else changelog_entry(fix, tree, entry.version, failing)
         return _Edit(fix.broken_files, fix.gold_files, fix.location(), issue)
+
+
+def _can_hide(test_id: str, tree: Path) -> bool:
+    """Return whether the file of ``test_id`` holds its function; metaclasses and other files make tests, too."""
+    path, _, name = function_id(test_id).partition("::")
+    return name in held_tests(read_text(tree / path))
 
 
 def _unknown(entry: TaskEntry) -> TaskError:
