@@ -116,6 +116,15 @@ def test_why_there_is_no_gpu(has_device: bool, is_cuda_build: bool, status: Stat
     assert remedy in found.remedy
 
 
+@pytest.mark.parametrize(
+    ("is_written", "is_there", "status"), [(True, False, "ok"), (False, True, "ok"), (False, False, "warn")]
+)
+def test_modules_that_every_process_compiles_again_are_a_warning(is_written: bool, is_there: bool, status: Status) -> None:
+    finding = doctor_checks.describe_bytecode(is_written=is_written, is_there=is_there)
+    assert finding.status == status
+    assert ("PYTHONDONTWRITEBYTECODE" in finding.remedy) is (status == "warn")
+
+
 def test_disk_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
     (found,) = doctor_checks.check_disk([tmp_path / "not" / "yet"])
     assert found.facts["path"] == str(tmp_path / "not" / "yet")

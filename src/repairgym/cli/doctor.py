@@ -44,6 +44,7 @@ def default_checks(config: LayersConfig | None = None) -> dict[str, Check]:
         "memory": doctor_checks.check_memory,
         "disk": lambda: doctor_checks.check_disk([cache_root(), Path.cwd()]),
         "packages": doctor_checks.check_packages,
+        "bytecode": doctor_checks.check_bytecode,
         "torch": doctor_checks.check_torch,
         "uv": doctor_checks.check_uv,
         "index": doctor_checks.check_index,

@@ -6,6 +6,7 @@ Invariants: absence of a checked part is a finding, not an exception; each findi
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import shutil
@@ -199,6 +200,23 @@ def check_python() -> list[Finding]:
         is_fine, remedy = False, "run on Linux"
     status: Status = "ok" if is_fine else "fail"
     return [_finding("python", status, summary, remedy, version=version, system=system, machine=machine)]
+
+
+def check_bytecode() -> list[Finding]:
+    """Check that modules are compiled once, and not by every process when it starts."""
+    spec = importlib.util.find_spec("torch")
+    compiled = Path(spec.cached) if spec and spec.cached else None
+    return [describe_bytecode(is_written=not sys.dont_write_bytecode, is_there=bool(compiled and compiled.is_file()))]
+
+
+def describe_bytecode(*, is_written: bool, is_there: bool) -> Finding:
+    """Return the finding on compiled modules: ``is_written`` as they are imported, or ``is_there`` already."""
+    summary = "compiled modules are kept"
+    if not (is_written or is_there):
+        summary = "compiled modules are neither there nor written: each process compiles some 5,000 when it starts"
+    remedy = "unset PYTHONDONTWRITEBYTECODE, or compile once: python -m compileall -q -j 0 .venv"
+    status: Status = "ok" if is_written or is_there else "warn"
+    return _finding("bytecode", status, summary, remedy, is_written=is_written, is_there=is_there)
 
 
 def check_packages() -> list[Finding]:

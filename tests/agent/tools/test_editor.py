@@ -154,6 +154,16 @@ def test_the_cached_place_can_be_open_from_the_start(context, is_opened):
     assert text.endswith("2:    return a < b") is is_opened
 
 
+def test_without_an_editor_the_place_is_open_in_the_window_of_the_compact_tools(context):
+    config = PaperBConfig(tools=("edit", "submit"), action_format="compact", opening_prompt="", is_place_opened=True)
+    pipeline = make_pipeline(config, ExecutionCache())
+    prompt = pipeline.initial_prompt(context)
+    assert context.window.path == "m.py"
+    assert context.view is None
+    assert prompt.text.endswith(context.window.render(context.workspace.read("m.py")))
+    assert pipeline.finish(context, "done").endswith("current file: /testbed/m.py) bash-$")
+
+
 def test_json_arguments_are_checked():
     tool = TOOLS["edit"]
     assert tool.check({"line_range": "1:2"}).file == ""

@@ -48,7 +48,9 @@ class PaperBPipeline(Pipeline[PaperBConfig]):
             raise SandboxError(f"the tree could not be made a git repository ({said}); set pipeline.has_git=false")
 
     def open_place(self, context: ToolContext, place: Location, text: str) -> str:
-        """Open the editor at the task's cached place."""
+        """Open the editor at the task's cached place, or, where the tools have no editor, the compact tools' window."""
+        if "open" not in self.config.tools:
+            return super().open_place(context, place, text)
         context.view = view_around(place.path, text, place.first_line, self.config.window_lines)
         return render_view(context.view, text, self.config.window_lines)
 
@@ -77,7 +79,8 @@ class PaperBPipeline(Pipeline[PaperBConfig]):
 
 def state_line(context: ToolContext) -> str:
     """Return the line with the agent's folder and open file (paper B, appendix E)."""
-    file = shown_path(context.view.path) if context.view else "n/a"
+    opened = context.view or context.window
+    file = shown_path(opened.path) if opened else "n/a"
     return f"(Current directory: {context.workspace.cwd}, current file: {file}) bash-$"
 
 
