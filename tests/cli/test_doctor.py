@@ -119,7 +119,9 @@ def test_why_there_is_no_gpu(has_device: bool, is_cuda_build: bool, status: Stat
 @pytest.mark.parametrize(
     ("is_written", "is_there", "status"), [(True, False, "ok"), (False, True, "ok"), (False, False, "warn")]
 )
-def test_modules_that_every_process_compiles_again_are_a_warning(is_written: bool, is_there: bool, status: Status) -> None:
+def test_modules_that_every_process_compiles_again_are_a_warning(
+    is_written: bool, is_there: bool, status: Status
+) -> None:
     finding = doctor_checks.describe_bytecode(is_written=is_written, is_there=is_there)
     assert finding.status == status
     assert ("PYTHONDONTWRITEBYTECODE" in finding.remedy) is (status == "warn")
