@@ -52,6 +52,10 @@ class PackageNotFoundError(IndexUnavailableError):
     """The index answered, but the package, version or sdist is not there."""
 
 
+class RegistryUnavailableError(IndexUnavailableError):
+    """No image registry answers, or it rejects the request, or it lacks the image."""
+
+
 class SandboxError(RepairGymError, RuntimeError):
     """The sandbox could not do its work; says nothing about the code inside."""
 

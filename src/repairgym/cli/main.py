@@ -45,7 +45,7 @@ EXIT_CODES = (
         "check the path",
     ),
     ExitCode(
-        4, "package index", "no package index answers, or a package has gone from it",
+        4, "package index", "no package index or image registry answers, or what was asked for has gone from it",
         "`repairgym doctor`; set `PIP_INDEX_URL`",
     ),
     ExitCode(5, "sandbox", "the sandbox cannot do its work on this machine", "`repairgym doctor`"),
@@ -137,6 +137,7 @@ COMMANDS = (
     CommandEntry("doctor", "repairgym.cli.doctor", "Check this machine and say how to fix what is missing."),
     CommandEntry("config", "repairgym.cli.config", "Show and explain every setting; list the shipped presets."),
     CommandEntry("tasks", "repairgym.cli.tasks", "Build, verify and show validated repair tasks."),
+    CommandEntry("layers", "repairgym.cli.layers", "Pull container images into the layer store, without an engine."),
     CommandEntry("grade", "repairgym.cli.grade", "Grade the patches of any agent against tasks."),
     CommandEntry("rollout", "repairgym.cli.episodes", "Run a policy on tasks and grade its submissions."),
     CommandEntry("scaffolds", "repairgym.cli.episodes", "Check each pipeline with an oracle and a do-nothing agent."),

@@ -29,7 +29,7 @@ class Manifest(Record):
     num_bytes: int
     """Of all files."""
     entries: dict[str, str]
-    """Path -> ``folder``, ``link:TARGET`` or ``file:MODE:SHA-256`` (mode: the permission bits in octal)."""
+    """Path -> ``folder``, ``whiteout``, ``link:TARGET`` or ``file:MODE:SHA-256`` (permission bits in octal)."""
 
 
 def manifest_path(layer: Path) -> Path:
@@ -55,6 +55,9 @@ def _describe(path: Path) -> tuple[str, int]:
         return f"link:{path.readlink()}", 0
     if stat.S_ISDIR(status.st_mode):
         return "folder", 0
+    if stat.S_ISCHR(status.st_mode):
+        # The one kind of device that a layer of an image has.
+        return "whiteout", 0
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return f"file:{stat.S_IMODE(status.st_mode):o}:{digest}", status.st_size

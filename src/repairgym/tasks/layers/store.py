@@ -6,6 +6,7 @@ Reads pinned sdists and locks. Makes folders under ``$REPAIRGYM_CACHE`` (default
     trees/<digest>/            the unpacked sdist with `.dist/NAME-VERSION.dist-info/METADATA` added
     environments/<digest>/     a relocatable virtual environment (see `environments`)
     models/<digest>/           weights or a tokenizer that a cluster's driver sent (`bridges/ray`)
+    images/, image_layers/     container images and their unpacked layers (`images/pull`)
 
 Guarantees: a layer appears under its name only when it is whole; concurrent processes build it once (file lock); a
 built layer never changes and needs no network; only building may use one (`repairgym.config.sandbox`). Next to each
