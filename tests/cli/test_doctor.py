@@ -16,6 +16,7 @@ from repairgym.cli.doctor_checks import Finding, Status
 from repairgym.cli.main import create_app
 from repairgym.config.sandbox import LayersConfig
 from repairgym.sandbox.probe import BackendProbe
+from repairgym.sizing.workers import cgroup_cores, cgroup_memory_bytes
 from repairgym.tasks.layers.store import LayerStore
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "doctor.md"
@@ -149,8 +150,8 @@ def test_cgroup_bounds(tmp_path: Path, files: dict[str, str], cores: float | Non
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert doctor_checks.cgroup_cores(tmp_path) == cores
-    assert doctor_checks.cgroup_memory_bytes(tmp_path) == memory_bytes
+    assert cgroup_cores(tmp_path) == cores
+    assert cgroup_memory_bytes(tmp_path) == memory_bytes
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,9 @@ async def test_starts_have_the_main_error_and_fixes_of_other_tasks(tasks, knowle
     knowledge.add(fix, other)
     layers = TaskLayers(tmp_path, tmp_path)
     chosen = [tasks["a"], tasks["b"], tasks["h"]]
-    starts = await find_starts(chosen, StartsConfig(), lambda task: layers, ScriptedBackend(failing), knowledge)
+    found = await find_starts(chosen, StartsConfig(), lambda task: layers, ScriptedBackend(failing), knowledge)
+    assert [task for task, _ in found] == chosen
+    starts = [start for _, start in found]
     assert [one.task_id for one in starts] == ["a", "b", "h"]
     assert {one.error.message for one in starts} == {"AssertionError: clamp"}
     assert [[one.id for one in start.fixes] for start in starts] == [[fix.id], [], [fix.id]]
@@ -138,6 +140,39 @@ async def test_starts_of_a_held_out_package_refuse_a_knowledge_base_that_has_its
     layers = TaskLayers(tmp_path, tmp_path)
     with pytest.raises(TaskError, match="holds fixes of secret"):
         await find_starts([tasks["h"]], StartsConfig(), lambda task: layers, ScriptedBackend(failing), knowledge)
+
+
+@pytest.mark.asyncio
+async def test_a_build_with_several_errors_becomes_several_samples(tasks, knowledge, tmp_path):
+    tests = tuple(f"tests/test_m.py::test_{name}" for name in ("one", "two", "alike", "three", "good"))
+    task = tasks["a"].model_copy(update={"visible_tests": tests})
+    messages = ["NameError: name 'x' is not defined", "assert 3 == 4", "assert [1] == []", "KeyError: 'b'"]
+
+    def several(files, request):
+        failed = [TestResult(outcome=TestOutcome.FAILED, message=message) for message in messages]
+        results = [*failed, TestResult(outcome=TestOutcome.PASSED)]
+        return TestRun(results=dict(zip(request.test_ids, results, strict=True)), exit_status=1)
+
+    own = make_fix(task, MainError(error_class="other", message="NameError assert KeyError"), "+ x")
+    other = make_fix(tasks["b"], MainError(error_class="other", message="KeyError: 'b'"), "+ y")
+    knowledge.add(own, task)
+    knowledge.add(other, tasks["b"])
+    layers, backend = TaskLayers(tmp_path, tmp_path), ScriptedBackend(several)
+    found = await find_starts([task], StartsConfig(), lambda task: layers, backend, knowledge, is_split=True)
+    assert [sample.id for sample, _ in found] == ["a", "a-error-2", "a-error-3"]
+    assert [start.error.message for _, start in found] == [messages[0], messages[1], messages[3]]
+    assert [start.error.path for _, start in found] == [tests[0], tests[1], tests[3]]
+    assert [start.task_id for _, start in found] == [sample.id for sample, _ in found]
+    # All of a task's tests decide each of its samples, and its fix is no past fix of any.
+    assert {(sample.fail_to_pass, sample.pass_to_pass, sample.split) for sample, _ in found} == {
+        (task.fail_to_pass, task.pass_to_pass, task.split)
+    }
+    assert {fix.id for _, start in found for fix in start.fixes} == {other.id}
+    assert make_fix(found[1][0], ERROR, "+ x").id == own.id
+    # Without a file of starts an episode finds the same ones.
+    samples = [sample for sample, _ in found]
+    again = await find_starts(samples, StartsConfig(), lambda task: layers, ScriptedBackend(several), knowledge)
+    assert again == found
 
 
 def failing(files, request):

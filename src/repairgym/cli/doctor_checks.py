@@ -25,6 +25,7 @@ from pydantic import JsonValue
 from repairgym.config.sandbox import LayersConfig
 from repairgym.errors import IndexUnavailableError, PackageNotFoundError, install_hint
 from repairgym.records import Record
+from repairgym.sizing.workers import cgroup_cores, cgroup_memory_bytes
 from repairgym.tasks.layers.gc import collect, list_layers
 from repairgym.tasks.layers.inventory import find_damage, manifest_path
 
@@ -37,7 +38,6 @@ NEEDED_MEMORY_BYTES = 8 * GIB
 """Needed by the demo; half of it is the minimum for any command."""
 NEEDED_DISK_BYTES = 6 * GIB
 """Environments, layers and one run folder with its checkpoints; a sixth of it is the minimum."""
-CGROUP = Path("/sys/fs/cgroup")
 PROBE_NAME, PROBE_VERSION = "iniconfig", "2.3.0"
 """A source distribution of a few kilobytes to test the index with."""
 PROBE_SHA256 = "c76315c77db068650d49c5b56314774a7804df16fee4402c1f19d6d15d8c4730"
@@ -115,29 +115,6 @@ def check_disk(folders: Iterable[Path]) -> list[Finding]:
     return findings
 
 
-def cgroup_cores(root: Path = CGROUP) -> float | None:
-    """Return the cores granted by the cgroup (v2 or v1) mounted at ``root``; None when unbounded."""
-    quota, _, period = _read(root / "cpu.max").partition(" ")
-    if not quota:
-        quota, period = _read(root / "cpu/cpu.cfs_quota_us"), _read(root / "cpu/cpu.cfs_period_us")
-    is_bound = quota.isdigit() and period.isdigit() and int(period) > 0
-    return int(quota) / int(period) if is_bound else None
-
-
-def cgroup_memory_bytes(root: Path = CGROUP) -> int | None:
-    """Return the bytes granted by the cgroup (v2 or v1) mounted at ``root``; None when unbounded."""
-    text = _read(root / "memory.max") or _read(root / "memory/memory.limit_in_bytes")
-    # v1 writes "unbounded" as the largest multiple of the page size.
-    return int(text) if text.isdigit() and int(text) < 1 << 60 else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
-
-
 def check_torch() -> list[Finding]:
     """Check torch: its version, CPU kernels and GPU."""
     try:
@@ -158,7 +135,7 @@ def check_torch() -> list[Finding]:
 
 def cpu_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Return the bfloat16 support of the CPU: ``amx``, ``avx512``, ``arm`` or ``emulated``."""
-    flags = _read(cpuinfo).split()
+    flags = cpuinfo.read_text().split() if cpuinfo.is_file() else []
     ways = {"amx_bf16": "amx", "avx512_bf16": "avx512", "bf16": "arm"}
     return next((way for flag, way in ways.items() if flag in flags), "emulated")
 

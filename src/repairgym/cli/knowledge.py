@@ -15,6 +15,7 @@ from repairgym.errors import InputError
 
 if TYPE_CHECKING:
     from repairgym.agent.pipelines.paper_a import Start
+    from repairgym.records import Task
 
 app = typer.Typer(help="Fill and query the knowledge base of past fixes.", no_args_is_help=True, add_completion=False)
 
@@ -104,20 +105,37 @@ def starts(
     out: Annotated[Path, typer.Argument(help="File to write.")],
     config: StartsConfig,
     knowledge: Annotated[Path | None, typer.Option(help="Knowledge base for the candidate fixes.")] = None,
+    samples: Annotated[
+        Path | None, typer.Option(help="Folder for the tasks, one for each error of a build instead of its main error.")
+    ] = None,
 ) -> None:
     """Build every task as it is and write its main error and candidate fixes (paper A's cached tuples).
 
+    With --samples a task whose build has several errors becomes several tasks, which start at one error each.
+
     Example: repairgym knowledge starts tasks starts.jsonl --knowledge fixes.db
+
+    Example: repairgym knowledge starts tasks starts.jsonl --samples samples
     """
     from repairgym.agent.pipelines.paper_a import save_starts
+    from repairgym.agent.tools.knowledge import SAMPLE_LABEL
+    from repairgym.tasks.store import TASKS_FILE, TaskStore
 
-    task_starts = asyncio.run(_find_starts(config, tasks, knowledge))
-    save_starts(out, task_starts)
-    num_fixed = sum(bool(start.fixes) for start in task_starts)
-    typer.echo(f"{out}: {len(task_starts)} starts, {num_fixed} with a past fix")
+    if samples and (samples / TASKS_FILE).exists():
+        raise InputError(f"{samples} holds tasks already; name a new folder")
+    started = asyncio.run(_find_starts(config, tasks, knowledge, is_split=samples is not None))
+    save_starts(out, (start for _, start in started))
+    num_fixed = sum(bool(start.fixes) for _, start in started)
+    typer.echo(f"{out}: {len(started)} starts, {num_fixed} with a past fix")
+    if samples:
+        TaskStore(samples).save((task for task, _ in started), {}, {})
+        num_split = sum(SAMPLE_LABEL in task.labels for task, _ in started)
+        typer.echo(f"{samples}: {len(started)} tasks of {len(started) - num_split}, {num_split} for further errors")
 
 
-async def _find_starts(config: StartsConfig, tasks: Path, path: Path | None) -> list[Start]:
+async def _find_starts(
+    config: StartsConfig, tasks: Path, path: Path | None, *, is_split: bool
+) -> list[tuple[Task, Start]]:
     from repairgym.agent.tools.knowledge import KnowledgeBase
     from repairgym.cli.display import ProgressDisplay
     from repairgym.sandbox.probe import create_backend
@@ -132,7 +150,7 @@ async def _find_starts(config: StartsConfig, tasks: Path, path: Path | None) -> 
     try:
         with ProgressDisplay() as progress:
             return await find_starts(
-                known, config, lambda task: task_layers(task, layers), backend, knowledge, progress
+                known, config, lambda task: task_layers(task, layers), backend, knowledge, progress, is_split=is_split
             )
     finally:
         await backend.close()

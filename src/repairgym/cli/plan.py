@@ -102,9 +102,10 @@ def _figures(config: PlanCommandConfig, estimate: Any) -> dict[str, dict[str, An
 
 def _check(run: Path) -> None:
     from repairgym.sizing.simulation import simulated_s
+    from repairgym.sizing.workers import size_workers, this_host
 
     config = _demo_config(run)
-    in_flight = config.rollout.max_in_flight * (config.rollout.num_workers or 1)
+    in_flight = config.rollout.max_in_flight * size_workers(config.rollout, [this_host()]).num_workers
     with open_stored(run) as store:
         measured = dict(store.metrics("rl", "time/rollout_s"))
     for step, batches in sorted(_batches(run).items()):

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
+
+import typer
 
 from repairgym.cli.arguments import load_tasks
 from repairgym.cli.display import ProgressDisplay
@@ -15,6 +18,7 @@ from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.trackers import tracking
 from repairgym.rollout.workers import WorkerSetup
+from repairgym.sizing.workers import describe_workers, size_workers, this_host
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.replay.stored import OracleStore
 from repairgym.training.run import Run, locked
@@ -66,10 +70,18 @@ def _open_pool(
 ) -> AbstractContextManager[WorkerPool]:
     """Return workers on ``cluster`` where it is used, else processes of this machine."""
     if not cluster.is_used:
-        return WorkerPool(setup)
+        hosts = [this_host()]
+        sized = replace(setup, config=size_workers(setup.config, hosts))
+        _say(describe_workers(setup.config, sized.config, hosts))
+        return WorkerPool(sized)
     from repairgym.bridges.ray.workers import open_ray_pool
 
-    return open_ray_pool(setup, cluster, on_loss)
+    return open_ray_pool(setup, cluster, on_loss, _say)
+
+
+def _say(text: str) -> None:
+    if text:
+        typer.echo(text, err=True)
 
 
 def check_policy(ref: PolicyRef, model: Path, rollout: RolloutConfig) -> None:

@@ -86,13 +86,14 @@ def config(
     """
     from dataclasses import replace
 
-    from repairgym.bridges.verl.config_files import paths_of, write_stage
+    from repairgym.bridges.verl.config_files import paths_of, sized, write_stage
     from repairgym.bridges.verl.training import stages_of
 
     plan = load_verl_plan(recipe, [file_or_preset(source) or source], machine, overrides or [])
     for stage in stages_of(plan.config, plan.comments):
         paths = paths_of(out, stage.phase, "start", tasks)
         paths = replace(paths, folder=out.resolve() / stage.phase, model=model.resolve())
+        stage = sized(stage, plan.machine)
         typer.echo(f"{stage.phase}: {write_stage(stage, plan.machine, paths)}")
 
 

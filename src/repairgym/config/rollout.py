@@ -1,24 +1,37 @@
 """Rollouts: workers, sandboxes, retries; alarms and trackers of a run."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from repairgym.config.models import EngineConfig
 from repairgym.config.pipeline import AnyPipelineConfig, GradingConfig, PipelineConfig
 from repairgym.config.sandbox import LayersConfig, SandboxConfig
 from repairgym.records import Record
 
+SizedCount = Annotated[NonNegativeInt, BeforeValidator(lambda value: 0 if value == "auto" else value)]
+"""A number, or 0 (``auto``) for one that follows from the machines (`sizing/workers.py`)."""
+
 
 class RolloutConfig(Record):
     """Settings from a list of jobs to graded trajectories."""
 
-    num_workers: PositiveInt = 2
-    """Processes; each holds an engine, a sandbox back end and a grader, and computes with one thread."""
+    num_workers: SizedCount = 0
+    """Processes; each holds an engine, a sandbox back end and a grader, and computes with one thread. 0 or ``auto``: as
+    many as the machines' processors and memory hold."""
     max_in_flight: PositiveInt = 48
     """Concurrent episodes of one worker."""
-    max_sandboxes: PositiveInt = 48
-    """Concurrent sandboxes of one worker, each within `sandbox.limits`. The tokens of a worker are bounded by
+    max_sandboxes: SizedCount = 48
+    """Concurrent sandboxes of one worker, each within `sandbox.limits`. 0 or ``auto``: two per processor (paper B,
+    appendix D), as far as the memory suffices where each one takes its limit. The tokens of a worker are bounded by
     `engine.num_slots` times `engine.max_len_tokens`."""
     max_attempts: PositiveInt = 3
     """Fresh sandboxes tried before an episode is invalid."""

@@ -16,6 +16,7 @@ from repairgym.rollout.policies import PolicyCache
 from repairgym.rollout.pool import FailureStreak
 from repairgym.rollout.runner import Runner
 from repairgym.sandbox.base import SandboxBackend
+from repairgym.sizing.workers import size_workers, this_host
 from repairgym.tasks.build.validation import TaskLayers
 from repairgym.tasks.layers.store import LayerStore
 
@@ -32,7 +33,7 @@ class LocalPool:
         store: LayerStore | None = None,
     ) -> None:
         """Make a pool; ``store`` is that of the runner."""
-        self._config = config
+        self._config = size_workers(config, [this_host()])
         self._store = store
         self._make_backend = make_backend
         self._find_layers = find_layers

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from types import FrameType
 from typing import Self
@@ -25,6 +25,7 @@ from repairgym.records import Task, Trajectory
 from repairgym.rollout.jobs import EpisodeJob, PolicyRef
 from repairgym.rollout.runner import never_run
 from repairgym.rollout.workers import JobsLost, Message, ProcessWorkers, Workers, WorkerSetup, WorkReport, WorkRequest
+from repairgym.sizing.workers import size_workers, this_host
 
 
 @dataclass
@@ -107,6 +108,7 @@ class WorkerPool:
         self, setup: WorkerSetup, workers: Workers | None = None, on_loss: Callable[[str], None] = lambda text: None
     ) -> None:
         """``workers``: processes of this machine by default; ``on_loss`` hears of each lost worker in words."""
+        setup = replace(setup, config=size_workers(setup.config, [this_host()]))
         self._config = setup.config
         self._workers = workers or ProcessWorkers(setup)
         self._on_loss = on_loss

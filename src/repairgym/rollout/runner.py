@@ -32,6 +32,7 @@ from repairgym.rollout.jobs import EpisodeJob
 from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.sandbox.lease import LeasedBackend
+from repairgym.sizing.workers import size_workers, this_host
 from repairgym.tasks.build.concurrency import as_completed
 from repairgym.tasks.build.validation import TaskLayers
 from repairgym.tasks.layers.store import LayerStore
@@ -51,7 +52,7 @@ class Runner:
         store: LayerStore | None = None,
     ) -> None:
         """Use what is given; the replay judge finds its oracles in ``store``, without which it judges nothing."""
-        self._config = config
+        self._config = config = size_workers(config, [this_host()])
         self._backend = LeasedBackend(backend, config.max_sandboxes)
         self._find_layers = find_layers
         self._renderer = renderer

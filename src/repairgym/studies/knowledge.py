@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
-from repairgym.agent.pipelines.paper_a import Start, find_start, reported_error
+from repairgym.agent.pipelines.paper_a import Start, find_start, reported_error, split_by_error
+from repairgym.agent.tools.check import build_and_test
 from repairgym.agent.tools.knowledge import AskForHelpTool, KnowledgeBase, described_fixes, make_fix
 from repairgym.agent.tools.workspace import Workspace
 from repairgym.config.commands import StartsConfig
@@ -100,8 +101,12 @@ async def find_starts(
     backend: SandboxBackend,
     knowledge: KnowledgeBase | None,
     progress: Progress = no_progress,
-) -> list[Start]:
-    """Return the start of each of ``tasks``: its first build, the main error, the past fixes that fit.
+    *,
+    is_split: bool = False,
+) -> list[tuple[Task, Start]]:
+    """Return each of ``tasks`` with its start: the main error of its first build, the past fixes that fit.
+
+    With ``is_split`` each task becomes as many samples as its first build has distinct errors.
 
     Raises:
         SandboxError: a sandbox could not do its work.
@@ -109,14 +114,18 @@ async def find_starts(
     """
     cache, limits = ExecutionCache(), config.sandbox.limits
 
-    async def start_of(task: Task) -> Start:
+    async def starts_of(task: Task) -> list[tuple[Task, Start]]:
         layers = find_layers(task)
         workspace = Workspace(layers.tree, task.base_files, lambda files: backend.create(layers.spec(files, limits)))
-        return await find_start(task, workspace, cache, knowledge, config.num_fixes)
+        outcome = await build_and_test(task, workspace, cache)
+        samples = split_by_error(task, outcome) if is_split else [task]
+        return [(sample, await find_start(sample, outcome, knowledge, config.num_fixes)) for sample in samples]
 
-    starts: list[Start] = []
-    async with aclosing(ordered_map(start_of, tasks, config.num_concurrent)) as results:
-        async for _, start in results:
-            starts.append(start)
-            progress("starts", len(starts), len(tasks), start.error.error_class)
+    starts: list[tuple[Task, Start]] = []
+    num_done = 0
+    async with aclosing(ordered_map(starts_of, tasks, config.num_concurrent)) as results:
+        async for _, of_task in results:
+            starts += of_task
+            num_done += 1
+            progress("starts", num_done, len(tasks), of_task[0][1].error.error_class)
     return starts

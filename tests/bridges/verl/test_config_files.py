@@ -1,17 +1,19 @@
 """The configuration folder: YAML whose lines name their source; rows."""
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 import yaml
 
-from repairgym.bridges.verl.config_files import Stage, VerlPaths, command, environment, read_comments, write_stage
+from repairgym.bridges.verl.config_files import Stage, VerlPaths, command, environment, read_comments, sized, write_stage
 from repairgym.bridges.verl.training import write_rows
 from repairgym.config.cluster import VerlConfig
 from repairgym.config.loading import load_config
-from repairgym.config.recipes import DistillThenGrpoConfig
+from repairgym.config.recipes import DistillThenGrpoConfig, RlCommandConfig
+from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import TaskError
 
 ROOT = Path(__file__).parents[3]
@@ -46,6 +48,19 @@ def test_every_line_names_its_source(paths):
     assert document["actor_rollout_ref"]["rollout"]["agent"]["default_agent_loop"] == loop["name"]
     assert str(paths.folder) in command(paths)
     assert document["ray_kwargs"]["ray_init"]["address"] == "local", "never a cluster that happens to run here"
+
+
+def test_workers_are_enough_for_the_episodes_of_an_iteration_within_the_processors(paths):
+    rl = RlCommandConfig().rl.model_copy(update={"num_groups_sampled": 300})
+    asked = Stage("rl", rl, RolloutConfig(max_in_flight=48))
+    machine = VerlConfig(num_nodes=16, num_cpus=3 * 8 + 10, batch_rounding="nearest")
+    chosen = sized(asked, machine)
+    assert chosen.rollout.num_workers == -(-300 * rl.algorithm.group_size // 48)
+    assert sized(asked, machine.model_copy(update={"num_cpus": 3 * 8 + 2})).rollout.num_workers == 32
+    text = write_stage(chosen, machine, paths).read_text()
+    assert re.search(rf"num_workers: {chosen.rollout.num_workers}  # rollout.num_workers: .* workers with up to 48", text)
+    given = Stage("rl", rl, RolloutConfig(num_workers=3))
+    assert sized(given, machine) is given
 
 
 def test_processes_get_our_plug_in_and_on_a_cpu_our_platform(paths):

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from repairgym.records import MainError
 from repairgym.tasks.logs.main_error import (
     ERROR_CLASSES,
+    MAX_ERRORS,
     MAX_MESSAGE_CHARS,
     classify,
     is_same_error,
     normalize,
+    parse_errors,
     parse_main_error,
     shape,
 )
@@ -165,3 +167,33 @@ def test_reflexive_symmetric_and_stable(left, right):
 @given(st.text(alphabet="assert =[]{}(),'\"\\#0x12.eTrue\n", max_size=60))
 def test_a_shape_has_an_end(text):
     assert shape(f"assert {text}") == shape(f"AssertionError: assert {text}")
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        (
+            "a.c:3:5: error: 'x' undeclared\n    3 | x;\na.c:9:5: error: 'x' undeclared\nb.c:1:1: fatal error: y.h: no",
+            [("a.c", "error: 'x' undeclared"), ("b.c", "fatal error: y.h: no")],
+        ),
+        (
+            "E   KeyError: 'a'\nE   more\n\nE   NameError: name 'x'\nFAILED t.py::a\nFAILED t.py::b - NameError",
+            [("t.py::a", "KeyError: 'a'"), ("t.py::b", "NameError: name 'x'")],
+        ),
+        # One summary line for two failures names the first only.
+        ("E   KeyError: 'a'\n\nE   TypeError: b\nFAILED t.py::a", [("t.py::a", "KeyError: 'a'"), ("", "TypeError: b")]),
+        ("FAILED t.py::a - assert 1 == 2\nFAILED t.py::b - assert 3 == 4\n", [("t.py::a", "assert 1 == 2")]),
+        # A traceback is one error, its last line.
+        ("KeyError: 1\nDuring handling\nTypeError: no\n", [("", "TypeError: no")]),
+        ("", []),
+    ],
+)
+def test_all_errors_of_a_log(log, expected):
+    found = parse_errors(log)
+    assert [(error.path, error.message) for error in found] == expected
+    assert parse_main_error(log) == next(iter(found), None)
+
+
+def test_a_log_full_of_errors_is_read_quickly():
+    log = "\n".join(f"f{number}.c:1:1: error: e{number}" for number in range(20_000))
+    assert len(parse_errors(log)) == MAX_ERRORS

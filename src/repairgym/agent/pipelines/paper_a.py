@@ -11,7 +11,8 @@ task starts with the same message. Full::
 Guarantees of the full one: an attempt sees nothing of the attempts before it but the files that were kept; each attempt
 is recorded with its error, its fix and its outcome. The paper caches repositories, logs and retrieved fixes, so that
 every episode of a task starts alike: here a `Start` holds a task's main error and the past fixes that fit it, none of
-them its own, and a file of starts has one line per task and is written whole or not at all.
+them its own, and a file of starts has one line per task and is written whole or not at all. A change with several
+errors becomes several samples, tasks that differ in where their episodes start: all of its tests still decide.
 """
 
 import json
@@ -30,6 +31,7 @@ from repairgym.agent.pipelines.base import Pipeline
 from repairgym.agent.tools.base import ToolContext, ToolServices
 from repairgym.agent.tools.check import BuildOutcome, build_and_test, describe_error
 from repairgym.agent.tools.knowledge import (
+    SAMPLE_LABEL,
     Fix,
     KnowledgeBase,
     changed_lines,
@@ -38,13 +40,13 @@ from repairgym.agent.tools.knowledge import (
     open_knowledge,
 )
 from repairgym.agent.tools.shell import cut_middle
-from repairgym.agent.tools.workspace import Workspace
 from repairgym.config.pipeline import FullConfig, SimplifiedConfig
 from repairgym.errors import InputError, SandboxContentError, TaskError, disk_full_as_repairgym_error
 from repairgym.records import Attempt, AttemptOutcome, MainError, Record, StopReason, Task
-from repairgym.sandbox.cache import ExecutionCache
 from repairgym.tasks.logs.main_error import MAX_MESSAGE_CHARS, classify, is_same_error
 
+ERROR_LABEL = "error_number"
+"""Label of a sample: the error of its first build that its episodes start with; 1 without."""
 ConfigT = TypeVar("ConfigT", bound=SimplifiedConfig)
 
 
@@ -90,7 +92,8 @@ class SimplifiedPipeline(Pipeline[ConfigT]):
         """Return main error and candidate fixes: cached, or from a build that equal tasks share."""
         task = context.task
         if self._starts is None:
-            return await find_start(task, context.workspace, self.cache, self._knowledge, self.num_fixes)
+            outcome = await build_and_test(task, context.workspace, self.cache)
+            return await find_start(task, outcome, self._knowledge, self.num_fixes)
         if task.id not in self._starts:
             raise TaskError(
                 f"{self.config.starts} has no start of {task.id}; make it again: repairgym knowledge starts"
@@ -168,7 +171,7 @@ class FullPipeline(SimplifiedPipeline[FullConfig]):
         try:
             return await build_and_test(context.task, context.workspace, self.cache)
         except SandboxContentError:
-            return BuildOutcome(steps=(), run=None, error=before)
+            return BuildOutcome(steps=(), run=None, errors=(before,))
 
 
 def _attempt(
@@ -188,14 +191,21 @@ def compare(before: MainError, after: MainError | None) -> AttemptOutcome:
 # --- starts --------------------------------------------------------------------------------------------------------
 
 
-async def find_start(
-    task: Task, workspace: Workspace, cache: ExecutionCache, knowledge: KnowledgeBase | None, num_fixes: int
-) -> Start:
-    """Build ``task``, pick the main error (the report's, if visible tests pass), retrieve and rank past fixes."""
-    outcome = await build_and_test(task, workspace, cache)
-    error = outcome.error or reported_error(task)
+async def find_start(task: Task, outcome: BuildOutcome, knowledge: KnowledgeBase | None, num_fixes: int) -> Start:
+    """Pick the error of the first build (the report's, if visible tests pass), retrieve and rank past fixes."""
+    number = int(task.labels.get(ERROR_LABEL, "1"))
+    error = outcome.errors[:number][-1] if outcome.errors else reported_error(task)
     fixes = await find_fixes(knowledge, error.message, task, num_fixes)
     return Start(task_id=task.id, error=error, log=outcome.log if outcome.error else "", fixes=fixes)
+
+
+def split_by_error(task: Task, outcome: BuildOutcome) -> list[Task]:
+    """Return the samples of ``task``, one for each error of its first build; the first is ``task`` itself."""
+    samples = [task]
+    for number in range(2, len(outcome.errors) + 1):
+        labels = {**task.labels, SAMPLE_LABEL: task.id, ERROR_LABEL: str(number)}
+        samples.append(task.model_copy(update={"id": f"{task.id}-error-{number}", "labels": labels}))
+    return samples
 
 
 def reported_error(task: Task) -> MainError:

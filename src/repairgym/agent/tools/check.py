@@ -15,7 +15,7 @@ from repairgym.records import MainError, Record, StepResult, Task, TestOutcome, 
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.tasks.build.build_steps import check_results, run_build_steps, with_checks
 from repairgym.tasks.build.validation import task_request
-from repairgym.tasks.logs.main_error import first_test_error
+from repairgym.tasks.logs.main_error import distinct_errors, errors_of_tests, parse_errors
 
 
 class BuildOutcome(Record):
@@ -24,8 +24,13 @@ class BuildOutcome(Record):
     steps: tuple[StepResult, ...]
     run: TestRun | None
     """None when a command of the build failed."""
-    error: MainError | None
-    """None: everything passed."""
+    errors: tuple[MainError, ...]
+    """Distinct errors, the main one first; empty: everything passed."""
+
+    @property
+    def error(self) -> MainError | None:
+        """The main error; None: everything passed."""
+        return next(iter(self.errors), None)
 
     @property
     def log(self) -> str:
@@ -56,12 +61,16 @@ async def _build_and_test(task: Task, workspace: Workspace) -> BuildOutcome:
 
 
 def _outcome(task: Task, steps: tuple[StepResult, ...], run: TestRun | None) -> BuildOutcome:
-    error = next((step.main_error for step in steps if not step.is_passed), None)
-    if error is None and run is not None and run.is_timed_out:
-        error = MainError(error_class="test", message=f"the tests took longer than {task.timeout_s:g} s")
-    if error is None and run is not None:
-        error = first_test_error(run, task.visible_tests)
-    return BuildOutcome(steps=steps, run=run, error=error)
+    failed = next((step for step in steps if not step.is_passed), None)
+    errors: tuple[MainError, ...] = ()
+    if failed is not None and failed.main_error is not None:
+        others = () if failed.is_timed_out else parse_errors(failed.log)
+        errors = distinct_errors((failed.main_error, *others))
+    elif run is not None and run.is_timed_out:
+        errors = (MainError(error_class="test", message=f"the tests took longer than {task.timeout_s:g} s"),)
+    elif run is not None:
+        errors = errors_of_tests(run, task.visible_tests)
+    return BuildOutcome(steps=steps, run=run, errors=errors)
 
 
 def describe_error(error: MainError) -> str:

@@ -43,6 +43,8 @@ _GUARDS: tuple[Guard, ...] = ("package", "time")
 """By their number in the file (``user_version``)."""
 _ANY_DAY = "~"
 """Sorts behind every day."""
+SAMPLE_LABEL = "sample_of"
+"""Label of a task that starts at another error of a task: the id of that one."""
 SUCCESS_WEIGHT = 0.5
 """Share of past success in the score; the paper names both parts and no weights."""
 MAX_WORDS = 64
@@ -100,12 +102,18 @@ class RankedFix(Record):
     score: float
 
 
+def origin_id(task: Task) -> str:
+    """Return the id of the task that ``task`` is a sample of: they have one fix; its own id where it is no sample."""
+    return task.labels.get(SAMPLE_LABEL, task.id)
+
+
 def make_fix(task: Task, error: MainError, patch: str) -> Fix:
     """Return the record of a repair of ``task``."""
-    digest = hashlib.sha256(f"{task.id}\0{patch}".encode()).hexdigest()
+    task_id = origin_id(task)
+    digest = hashlib.sha256(f"{task_id}\0{patch}".encode()).hexdigest()
     return Fix(
         id=digest[:12],
-        task_id=task.id,
+        task_id=task_id,
         package=task.provenance.package,
         error=error,
         report=task.issue,
@@ -242,8 +250,9 @@ class KnowledgeBase:
         if not words:
             return ()
         query = " OR ".join(f'"{word}"' for word in words)
+        own = origin_id(task) if task else ""
         with self._reading() as connection:
-            rows = connection.execute(_SEARCH, (query, task.id if task else "", latest, NUM_CANDIDATES)).fetchall()
+            rows = connection.execute(_SEARCH, (query, own, latest, NUM_CANDIDATES)).fetchall()
         ranked = [_ranked(row, rows[0][1]) for row in rows]
         return tuple(sorted(ranked, key=lambda hit: (-hit.score, hit.fix.id))[:limit])
 

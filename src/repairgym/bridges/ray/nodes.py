@@ -24,6 +24,7 @@ from repairgym.config.sandbox import SandboxConfig
 from repairgym.errors import ClusterError, ConfigError, SandboxUnavailableError, install_hint
 from repairgym.records import Record
 from repairgym.sandbox.probe import BACKENDS, ISOLATING_BACKENDS, BackendProbe, probe_backend
+from repairgym.sizing.workers import Host
 from repairgym.tasks.layers.environments import base_python
 
 
@@ -38,6 +39,11 @@ class Node(Record):
     def num_places(self, demand: Mapping[str, float]) -> int:
         """Return the number of workers of this demand that an empty node holds."""
         return min(math.floor(self.resources.get(name, 0.0) / amount) for name, amount in demand.items() if amount)
+
+    def host(self, sandbox_resource: str) -> Host:
+        """Return what an empty node offers to rollouts."""
+        offered = self.resources
+        return Host(offered.get("CPU", 0.0), int(offered.get("memory", 0)), int(offered.get(sandbox_resource, 0)))
 
 
 def require_ray() -> Any:

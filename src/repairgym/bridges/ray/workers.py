@@ -32,7 +32,7 @@ from repairgym.bridges.ray.nodes import (
     this_node,
     worker_demand,
 )
-from repairgym.config.cluster import ClusterConfig
+from repairgym.config.cluster import LOCAL, ClusterConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ClusterError, RepairGymError
 from repairgym.process_pool import WorkerFailure
@@ -40,6 +40,7 @@ from repairgym.records import Task, Trajectory
 from repairgym.rollout.jobs import EpisodeJob
 from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.workers import JobsLost, Message, RolloutWorker, WorkerSetup, WorkReport, WorkRequest
+from repairgym.sizing.workers import describe_workers, size_workers, this_host
 from repairgym.tasks.build.validation import TaskLayers
 from repairgym.tasks.layers.store import LayerStore
 
@@ -312,13 +313,22 @@ def _unpacked(number: int, reply: Reply) -> Iterator[tuple[int, Message]]:
 
 
 @contextmanager
-def open_ray_pool(setup: WorkerSetup, cluster: ClusterConfig, on_loss: Callable[[str], None]) -> Iterator[WorkerPool]:
-    """Open a pool of workers on a cluster; ``on_loss`` receives a message for each lost worker.
+def open_ray_pool(
+    setup: WorkerSetup, cluster: ClusterConfig, on_loss: Callable[[str], None], on_size: Callable[[str], None]
+) -> Iterator[WorkerPool]:
+    """Open a pool of workers on a cluster.
 
+    ``on_loss`` receives a message for each lost worker, ``on_size`` one on the workers that were asked for as ``auto``.
     Raises as `connected`, `require_room` and `require_fit_nodes`.
     """
+    asked = setup.config
+    if cluster.address == LOCAL:
+        setup = replace(setup, config=size_workers(asked, [this_host()], cpus_per_worker=cluster.num_cpus))
     with connected(cluster, setup.config) as ray:
         nodes = live_nodes(ray)
+        hosts = [node.host(cluster.sandbox_resource) for node in nodes]
+        setup = replace(setup, config=size_workers(setup.config, hosts, cpus_per_worker=cluster.num_cpus))
+        on_size(describe_workers(asked, setup.config, hosts))
         require_room(nodes, cluster, setup.config)
         require_fit_nodes(ray, nodes, cluster, setup.config.sandbox)
         with WorkerPool(setup, RayWorkers(ray, setup, cluster), on_loss) as pool:

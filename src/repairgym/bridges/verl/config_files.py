@@ -14,7 +14,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,15 @@ from repairgym.config.cluster import VerlConfig
 from repairgym.config.loading import to_toml
 from repairgym.config.recipes import RlConfig
 from repairgym.config.rollout import RolloutConfig
+from repairgym.sizing.workers import describe_workers, size_workers, this_host
 
 _TOML_SECTION = re.compile(r"^\s*\[([^\]]+)\]")
 _TOML_KEY = re.compile(r'^\s*([A-Za-z0-9_\-]+)\s*=\s*(?:"[^"]*"|\'[^\']*\'|[^#"\']*)\s*(?:#\s*(.*\S))?\s*$')
 CONFIG_NAME = "verl"
 AGENT_LOOP_FILE = "agent_loop.yaml"
 METRICS_FILE = "metrics.jsonl"
+CPUS_PER_LEARNER = 3
+"""CPUs that Ray reserves for each of the learner's processes."""
 
 _HEAD = """\
 # RL of RepairGym's episodes under verl, written by `repairgym`; change the TOML that it was made from instead.
@@ -88,8 +91,23 @@ class Stage:
     """Dotted key of ``rl`` and ``rollout`` -> the TOML's comment on it."""
 
 
+def sized(stage: Stage, machine: VerlConfig) -> Stage:
+    """Return ``stage`` with workers and sandboxes in the place of ``auto``, for nodes like this machine.
+
+    Processors of the learner are left out, and an iteration's episodes bound the workers.
+    """
+    host = this_host()
+    num_cpus = (machine.num_cpus or host.num_cpus) - CPUS_PER_LEARNER * machine.gpus_per_node
+    hosts = [replace(host, num_cpus=max(1.0, num_cpus))] * machine.num_nodes
+    num_episodes = stage.rl.num_groups_sampled * stage.rl.algorithm.group_size
+    rollout = size_workers(stage.rollout, hosts, num_episodes=num_episodes)
+    if not (text := describe_workers(stage.rollout, rollout, hosts)):
+        return stage
+    return replace(stage, rollout=rollout, comments={**(stage.comments or {}), "rollout.num_workers": text})
+
+
 def write_stage(stage: Stage, machine: VerlConfig, paths: VerlPaths) -> Path:
-    """Write the folder of a stage; returns the path of ``verl.yaml``; raises as `translate`."""
+    """Write the folder of a `sized` stage; returns the path of ``verl.yaml``; raises as `translate`."""
     settings = translate(stage.rl, stage.rollout, machine, stage.seed)
     episodes = EpisodeSettings(
         phase=stage.phase,

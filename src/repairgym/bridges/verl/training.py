@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from repairgym.bridges.verl.config_files import Stage, VerlPaths, paths_of, write_stage
+from repairgym.bridges.verl.config_files import Stage, VerlPaths, paths_of, sized, write_stage
 from repairgym.bridges.verl.episodes import validation_phase
 from repairgym.bridges.verl.outputs import SpooledTrajectory, read_spool
 from repairgym.bridges.verl.trainer_process import LOG_FILE, Arrival, num_saved_updates, run_verl, saved_model
@@ -158,6 +158,7 @@ def run_verl_stage(
     tests = validation_tasks(run, stage.rl)
     if not tests:
         stage = replace(stage, rl=stage.rl.model_copy(update={"validation_every": 0}))
+    stage = sized(stage, machine)
     is_unfinished = num_saved_updates(paths) < stage.rl.max_iterations
     if is_unfinished:
         _write_data(run, stage, paths, task_ids, tests)
@@ -165,7 +166,9 @@ def run_verl_stage(
     recorder = ResultRecorder(run, stage, alarms)
     recorder.begin(paths)
     if is_unfinished:
-        run.progress(stage.phase, 0, 0, f"verl is starting; its own output: {paths.folder / LOG_FILE}")
+        num_workers, in_flight = stage.rollout.num_workers, stage.rollout.max_in_flight
+        text = f"verl is starting, {num_workers} workers with up to {in_flight} episodes; its own output: "
+        run.progress(stage.phase, 0, 0, f"{text}{paths.folder / LOG_FILE}")
         with run.store.phase(stage.phase):
             for arrival in run_verl(paths, machine):
                 recorder.take(arrival)

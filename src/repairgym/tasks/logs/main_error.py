@@ -1,16 +1,18 @@
-"""The one main error of a log or a test run, its class, and equality of two (paper A, full pipeline and error table).
+"""The errors of a log or a test run, the main one first, their class, and equality of two (paper A, full pipeline).
 
-Reads the output of a build or test command, or a test run. Makes a :class:`~repairgym.records.MainError`. Guarantees:
-rules are tried in order and the first match decides, so that a compiler's words inside of a failed installation precede
-the installer's own; every log with a printed line has a main error. Classes are keywords in the paper's order, so that
-a missing package in a test's message is a dependency error; like the paper's, they are no diagnosis. Equality is
-symmetric and reflexive: differences between equal runs (numbers, versions, addresses, folders, lines) and other values
-in a failed assertion never make errors different; another name (a module, a symbol, a test) or another assertion does.
+Reads the output of a build or test command, or a test run. Makes :class:`~repairgym.records.MainError` records.
+Guarantees: rules are tried in order and the first that matches decides, so that a compiler's words inside of a failed
+installation precede the installer's own; every log with a printed line has a main error; its other errors are of the
+same rule. Classes are keywords in the paper's order, so that a missing package in a test's message is a dependency
+error; like the paper's, they are no diagnosis. Equality is symmetric and reflexive: differences between equal runs
+(numbers, versions, addresses, folders, lines) and other values in a failed assertion never make errors different;
+another name (a module, a symbol, a test) or another assertion does.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import get_args
 
 from repairgym.records import ErrorClass, MainError, TestOutcome, TestRun
@@ -63,6 +65,8 @@ def classify(message: str, likely: ErrorClass = "other") -> ErrorClass:
 
 MAX_MESSAGE_CHARS = 300
 MAX_LOG_LINES, MAX_LINE_CHARS = 20_000, 2000
+MAX_ERRORS = 100
+"""Errors of one log that are compared."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _DECORATION = re.compile(r"^(?:[│|]?\s*(?:╰─[>▶]|×|\[ERROR\]|npm (?:error|ERR!)|cause:|Cause:)\s*|\s+)*")
 _FRAME = re.compile(r'^File "([^"<]+)", line (\d+)')
@@ -80,6 +84,8 @@ class Rule:
     likely: ErrorClass = "other"
     is_last: bool = False
     """The last match counts: a traceback ends with the exception."""
+    is_block: bool = False
+    """Lines that follow one another are one error."""
 
 
 _NOISE = (
@@ -103,7 +109,7 @@ RULES: tuple[Rule, ...] = (
     Rule(r"^(?P<path>[^\s:]+):(?P<line>\d+):\d+: (?P<message>[A-Z]{1,4}\d{3,4} .+)", "build_tool"),
     Rule(r"^(?P<message>[A-Z]{1,4}\d{3,4} (?:\[\*\] )?\S.+)", "build_tool"),
     # pytest: the first failure, from its own lines or from the summary; then unittest.
-    Rule(r"^E {2,}(?P<message>\S.*)", "test"),
+    Rule(r"^E {2,}(?P<message>\S.*)", "test", is_block=True),
     Rule(r"^(?:FAILED|ERROR) (?P<path>\S+::.*?|\S+\.py)(?: - (?P<message>.+))?$", "test"),
     Rule(r"^(?P<message>(?:configuration error|invalid pyproject).+)", "configuration"),
     Rule(r"^(?P<message>[\w.]*(?:Error|Exception|Exit|Interrupt|Warning|gaierror)(?:: .*)?)$", is_last=True),
@@ -120,31 +126,46 @@ RULES: tuple[Rule, ...] = (
 
 def parse_main_error(log: str) -> MainError | None:
     """Return the main error in the log of a failed command; None for an empty log."""
+    return next(_errors_in(log), None)
+
+
+def parse_errors(log: str) -> tuple[MainError, ...]:
+    """Return the distinct errors in the log of a failed command, the main one first; empty for an empty log."""
+    return distinct_errors(islice(_errors_in(log), MAX_ERRORS))
+
+
+def _errors_in(log: str) -> Iterator[MainError]:
+    """Yield the matches of the rule that decides: a compiler's next error, the failure of another test."""
     raw = _COLOURS.sub("", log).splitlines()[:MAX_LOG_LINES]
     lines = [_DECORATION.sub("", line[:MAX_LINE_CHARS]) for line in raw]
     for rule in RULES:
         pattern = re.compile(rule.pattern)
-        matches = [(index, match) for index, line in enumerate(lines) if (match := pattern.match(line))]
-        if matches:
-            index, match = matches[-1 if rule.is_last else 0]
-            return _main_error(rule, lines, index, match.groupdict())
-    return None
+        matches = {index: match for index, line in enumerate(lines) if (match := pattern.match(line))}
+        chosen = [index for index in matches if not (rule.is_block and index - 1 in matches)]
+        chosen = chosen[-1:] if rule.is_last else chosen
+        tests = _failed_tests(lines) if rule.likely == "test" else []
+        for number, index in enumerate(chosen):
+            # Only a summary of as many tests says which one a later failure belongs to.
+            is_known = bool(tests) and (number == 0 or len(tests) == len(chosen))
+            place = (tests[number], None) if is_known else _place(lines, index, rule)
+            yield _main_error(rule, lines[index], matches[index].groupdict(), place)
+        if chosen:
+            return
 
 
-def _main_error(rule: Rule, lines: Sequence[str], index: int, groups: dict[str, str | None]) -> MainError:
-    message = (groups.get("message") or lines[index])[:MAX_MESSAGE_CHARS].strip()
-    path, line = groups.get("path"), groups.get("line")
-    if path is None:
-        path, line = _place(lines, index, rule)
+_LinePlace = tuple[str | None, str | None]
+
+
+def _main_error(rule: Rule, text: str, groups: dict[str, str | None], place: _LinePlace) -> MainError:
+    message = (groups.get("message") or text)[:MAX_MESSAGE_CHARS].strip()
+    path, line = (groups["path"], groups.get("line")) if groups.get("path") is not None else place
     return MainError(
         error_class=classify(message, rule.likely), message=message, path=path or "", line=int(line) if line else None
     )
 
 
-def _place(lines: Sequence[str], index: int, rule: Rule) -> tuple[str | None, str | None]:
+def _place(lines: Sequence[str], index: int, rule: Rule) -> _LinePlace:
     """Return the place of the error at ``index``: after it (pytest, rustc, ruff) or in frames before it (Python)."""
-    if rule.likely == "test" and (test_id := _first_failed(lines)):
-        return test_id, None
     for line in lines[index + 1 : index + 12]:
         if match := _ARROW.match(line) or (_PYTEST_PLACE.match(line) if rule.likely == "test" else None):
             return match[1], match[2]
@@ -158,18 +179,16 @@ def _place(lines: Sequence[str], index: int, rule: Rule) -> tuple[str | None, st
     return (own[0][1], own[0][2]) if own else (None, None)
 
 
-def _first_failed(lines: Sequence[str]) -> str | None:
-    """Return the first test or file in pytest's summary."""
-    for line in lines:
-        if match := re.match(r"^(?:FAILED|ERROR) (\S+::.*?|\S+\.py)(?: - .+)?$", line):
-            return match[1]
-    return None
+def _failed_tests(lines: Sequence[str]) -> list[str]:
+    """Return the tests or files in pytest's summary."""
+    pattern = re.compile(r"^(?:FAILED|ERROR) (\S+::.*?|\S+\.py)(?: - .+)?$")
+    return [match[1] for line in lines if (match := pattern.match(line))]
 
 
-def first_test_error(run: TestRun, test_ids: Iterable[str]) -> MainError | None:
-    """Return the error of the first of ``test_ids`` that did not pass; None if all passed."""
-    failed = next((test_id for test_id in test_ids if run.outcome(test_id) is not TestOutcome.PASSED), None)
-    return None if failed is None else error_of_test(run, failed)
+def errors_of_tests(run: TestRun, test_ids: Iterable[str]) -> tuple[MainError, ...]:
+    """Return the distinct errors of those of ``test_ids`` that did not pass, in their order."""
+    failed = (test_id for test_id in test_ids if run.outcome(test_id) is not TestOutcome.PASSED)
+    return distinct_errors(error_of_test(run, test_id) for test_id in islice(failed, MAX_ERRORS))
 
 
 def error_of_test(run: TestRun, test_id: str) -> MainError:
@@ -223,3 +242,13 @@ def is_same_error(left: MainError, right: MainError) -> bool:
     if len(places) > 1:
         return False
     return shape(left.message) == shape(right.message)
+
+
+def distinct_errors(errors: Iterable[MainError]) -> tuple[MainError, ...]:
+    """Return the first of equal ``errors``; tests that fail alike have one error."""
+    kept: list[tuple[MainError, MainError]] = []
+    for error in errors:
+        plain = error.model_copy(update={"path": ""}) if "::" in error.path else error
+        if not any(is_same_error(plain, other) for _, other in kept):
+            kept.append((error, plain))
+    return tuple(error for error, _ in kept)
