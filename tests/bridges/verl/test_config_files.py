@@ -8,7 +8,15 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from repairgym.bridges.verl.config_files import Stage, VerlPaths, command, environment, read_comments, sized, write_stage
+from repairgym.bridges.verl.config_files import (
+    Stage,
+    VerlPaths,
+    command,
+    environment,
+    read_comments,
+    sized,
+    write_stage,
+)
 from repairgym.bridges.verl.training import write_rows
 from repairgym.config.cluster import VerlConfig
 from repairgym.config.loading import load_config
@@ -58,7 +66,9 @@ def test_workers_are_enough_for_the_episodes_of_an_iteration_within_the_processo
     assert chosen.rollout.num_workers == -(-300 * rl.algorithm.group_size // 48)
     assert sized(asked, machine.model_copy(update={"num_cpus": 3 * 8 + 2})).rollout.num_workers == 32
     text = write_stage(chosen, machine, paths).read_text()
-    assert re.search(rf"num_workers: {chosen.rollout.num_workers}  # rollout.num_workers: .* workers with up to 48", text)
+    assert re.search(
+        rf"num_workers: {chosen.rollout.num_workers}  # rollout.num_workers: .* workers with up to 48", text
+    )
     given = Stage("rl", rl, RolloutConfig(num_workers=3))
     assert sized(given, machine) is given
 
