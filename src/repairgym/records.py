@@ -286,7 +286,8 @@ class BuildStep(Record):
 
 
 Split = Literal["train", "validation", "test"]
-SourceKind = Literal["releases", "mutations", "history", "breakages"]
+MadeSource = Literal["releases", "mutations", "history", "breakages"]
+SourceKind = Literal[MadeSource, "imported"]
 
 
 class Task(Record):

@@ -15,6 +15,7 @@ from rich.text import Text
 from repairgym.cli.options import TaskFolder, print_json
 from repairgym.errors import InputError
 from repairgym.records import Task
+from repairgym.tasks.imported.outcomes import BuildOutcome, OutcomeFolder
 from repairgym.tasks.layers.store import cache_root
 from repairgym.tasks.statistics import PackageStatistics, markdown_table, package_statistics
 from repairgym.tasks.store import FUNNEL_FILE, TaskStore
@@ -47,12 +48,34 @@ def show(
         _print_task(Console(), task)
     else:
         _print_unbuilt(Console(), task)
+    if not is_json:
+        _print_outcome(Console(), OutcomeFolder(folder).load(task_id))
+
+
+def _print_outcome(console: Console, outcome: BuildOutcome | None) -> None:
+    """Print how far the build of an imported task came, and how its lists of tests differ from the record's."""
+    if outcome is None:
+        return
+    reached = outcome.stage if outcome.is_certified else f"stopped at {outcome.stage}: {outcome.reason}"
+    _line(console, f"\n[bold]build[/] {escape(reached)} ({outcome.duration_s} s)")
+    if outcome.left_out:
+        _line(console, f"  requirements left out: {escape(', '.join(outcome.left_out))}")
+    if counts := outcome.counts:
+        pairs = (
+            ("fail to pass", counts.num_official_fail_to_pass, counts.num_fail_to_pass),
+            ("pass to pass", counts.num_official_pass_to_pass, counts.num_pass_to_pass),
+        )
+        for name, official, certified in pairs:
+            _line(console, f"  {name}: {official} official, {certified} certified")
+        for name in ("unmatched", "passed_before", "missing_before", "failed_after"):
+            if ids := getattr(counts, name):
+                _line(console, f"  {name.replace('_', ' ')}: {escape(', '.join(ids[:_NUM_VALUES_SHOWN]))} ({len(ids)})")
 
 
 def _list(store: TaskStore) -> None:
     for task in store.load_certified():
         typer.echo(f"{task.id}\t{task.split}\t{task.labels.get('operator', '')}\t{_summary(task.issue)}")
-    for unbuilt in store.iter_unbuilt():
+    for unbuilt in store.iter_left_unbuilt():
         typer.echo(f"{unbuilt.id}\t{unbuilt.split or ''}\t{unbuilt.format}, unbuilt\t{_summary(unbuilt.issue)}")
 
 
@@ -61,7 +84,7 @@ def _summary(issue: str) -> str:
 
 
 def _find(store: TaskStore, task_id: str) -> Task | UnbuiltTask:
-    everything = chain[Task | UnbuiltTask](store.load_certified(), store.iter_unbuilt())
+    everything = chain[Task | UnbuiltTask](store.load_certified(), store.iter_left_unbuilt())
     match = next((task for task in everything if task.id == task_id), None)
     if match is None:
         raise InputError(f"no task {task_id} in {store.folder}; see: repairgym tasks show {store.folder}")
@@ -142,7 +165,7 @@ def stats(
     Example: repairgym tasks stats tasks
     """
     store = TaskStore(folder)
-    rows = package_statistics(store.load_certified(), store.iter_unbuilt(), cache_root())
+    rows = package_statistics(store.load_certified(), store.iter_left_unbuilt(), cache_root())
     if is_markdown:
         from repairgym.evaluation.accuracy import accuracy_of, describe_accuracy
 

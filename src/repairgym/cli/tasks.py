@@ -17,11 +17,12 @@ from repairgym.cli.display import ProgressDisplay
 from repairgym.cli.options import Config, DryRun, Overrides, Preset, TaskFolder, configured, resolve
 from repairgym.cli.task_audit import audit, strengthen
 from repairgym.cli.task_exchange import export_tasks, import_tasks
+from repairgym.cli.task_imported import build_imported
 from repairgym.cli.task_replays import replay_tasks
 from repairgym.cli.task_scan import scan
 from repairgym.cli.task_views import show, stats
-from repairgym.config.tasks import CurationConfig, RebuildConfig, TasksConfig
-from repairgym.errors import InputError, Interrupted, TaskError
+from repairgym.config.tasks import CurationConfig, ImportedConfig, RebuildConfig, TasksConfig
+from repairgym.errors import ConfigError, InputError, Interrupted, TaskError
 from repairgym.records import Task, VerdictKind
 from repairgym.tasks.build.exposed_tasks import expose
 from repairgym.tasks.build.validation import pinned_tree
@@ -59,6 +60,10 @@ def build(
     manifest: Annotated[
         Path | None, typer.Option("--manifest", help="Rebuild the certified tasks of this task manifest.")
     ] = None,
+    is_imported: Annotated[
+        bool, typer.Option("--imported", help="Build the imported records of the folder, from local clones.")
+    ] = False,
+    is_json: Annotated[bool, typer.Option("--json", help="With --imported: print the funnel as JSON.")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Make validated tasks from the catalogue's packages and repositories; an interrupted build resumes.
@@ -68,7 +73,16 @@ def build(
     Example: repairgym tasks build tasks sources=history catalogue=repositories.toml
 
     Example: repairgym tasks build tasks --manifest catalog/real.toml packages=boltons
+
+    Example: repairgym tasks build tasks --imported repos=clones environments=environments num_workers=2
     """
+    if is_imported and manifest:
+        raise ConfigError("got --imported and --manifest; give one of them")
+    if is_imported:
+        build_imported(folder, resolve(ImportedConfig, overrides, preset, config, dry_run), is_json)
+        return
+    if is_json:
+        raise ConfigError("--json is of --imported only; without it the counts are in the folder's funnel.json")
     if manifest:
         _rebuild(folder, manifest, resolve(RebuildConfig, overrides, preset, config, dry_run))
         return

@@ -9,7 +9,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from repairgym.config.sandbox import LayersConfig, SandboxConfig
-from repairgym.records import Record, SourceKind, Split
+from repairgym.records import MadeSource, Record, Split
 
 
 class SplitLimits(Record):
@@ -114,7 +114,7 @@ class BreakageConfig(Record):
 class TasksConfig(Record):
     """A build of tasks."""
 
-    sources: tuple[SourceKind, ...] = ("mutations", "releases")
+    sources: tuple[MadeSource, ...] = ("mutations", "releases")
     packages: tuple[str, ...] = ()
     """Names from the catalogue; empty: all."""
     catalogue: str = ""
@@ -145,12 +145,45 @@ class TasksConfig(Record):
     layers: LayersConfig = LayersConfig()
 
 
+class ImportedConfig(Record):
+    """A build of imported tasks."""
+
+    repos: str = ""
+    """Folder of local git clones (``OWNER/NAME``, ``OWNER__NAME`` or ``NAME``); required."""
+    environments: str = ""
+    """Folder of conda environment files: ``ID/environment.yml``, ``ID.yml``, ``OWNER__NAME/NUMBER/environment.yml``."""
+    specs: str = ""
+    """Python file with ``MAP_REPO_VERSION_TO_SPECS...``: ``harness/constants/python.py`` of your `swebench`."""
+    ids: tuple[str, ...] = ()
+    """Records to build; empty: all."""
+    limit: int = Field(0, ge=0)
+    """Most records, drawn by `seed`; 0: all."""
+    seed: int = 0
+    uploaded_before: str = ""
+    """Date or RFC 3339 time: later uploads are ignored, except for exact requirements. Empty: the record's own date,
+    and no bound for environment files, which have none."""
+    is_neighbour_allowed: bool = False
+    """Use the nearest newer Python where the wanted minor version is not on this machine; such tasks have a label."""
+    num_certificate_runs: int = Field(3, ge=1)
+    """Empty runs and gold runs per task."""
+    test_timeout_s: float = Field(60.0, gt=0)
+    """Bound on one test while tasks are certified."""
+    run_timeout_s: float = Field(600.0, gt=0)
+    """Bound on one run of a record's test files."""
+    build_timeout_s: float = Field(600.0, gt=0)
+    """Bound on one command of an installation."""
+    num_workers: int = Field(0, ge=0)
+    """Records at once; 0: one per core."""
+    sandbox: SandboxConfig = SandboxConfig()
+    layers: LayersConfig = LayersConfig()
+
+
 class RebuildConfig(Record):
     """The tasks of a task manifest to rebuild."""
 
     packages: tuple[str, ...] = ()
     """Names; empty: all."""
-    sources: tuple[SourceKind, ...] = ("mutations", "releases", "breakages")
+    sources: tuple[MadeSource, ...] = ("mutations", "releases", "breakages")
     splits: tuple[Split, ...] = ("train", "validation", "test")
     layers: LayersConfig = LayersConfig()
 

@@ -3,7 +3,7 @@
 Reads and writes::
 
     tasks.jsonl      one task per line, by split, package and id
-    unbuilt.jsonl    one imported task without environment and certificate per line, in the order of import
+    unbuilt.jsonl    one imported record per line, in the order of import; it stays when it has been built
     funnel.json      counts of each stage and the reasons of every drop, per unit and in total
     manifest.json    format of the folder, catalogue digest, seed, config, tool versions
     units/           finished units (one source on one package) of a build, from which a killed one resumes
@@ -95,6 +95,11 @@ class TaskStore:
         path = self.folder / UNBUILT_FILE
         if path.is_file():
             yield from _read_lines(path, UnbuiltTask, "import the tasks again")
+
+    def iter_left_unbuilt(self) -> Iterator[UnbuiltTask]:
+        """Yield the imported tasks of which the folder has no certified task."""
+        built = {task.id for task in self.load_certified() if task.source == "imported"}
+        yield from (task for task in self.iter_unbuilt() if task.id not in built)
 
     @property
     def has_tasks(self) -> bool:

@@ -130,6 +130,9 @@ def task_layers(task: Task, store: LayerStore) -> TaskLayers:
         IndexUnavailableError: a layer is missing and no index answers.
         TaskError: the tree is not the one the task was made from, or this Python is another minor version.
     """
+    if task.source == "imported":
+        environment, tree = imported_layers(task, store)
+        return TaskLayers(environment, store.find("bytecode", twin_digest(tree, environment)) or tree)
     if task.environment.python.split(".")[:2] != platform.python_version().split(".")[:2]:
         raise TaskError(
             f"{task.id} was certified with Python {task.environment.python}, this is {platform.python_version()}; "
@@ -142,12 +145,25 @@ def task_layers(task: Task, store: LayerStore) -> TaskLayers:
     return TaskLayers(environment, tree)
 
 
+def imported_layers(task: Task, store: LayerStore) -> tuple[Path, Path]:
+    """Return environment and tree of an imported task, which only its build can make; TaskError if they are gone."""
+    environment = store.find("environments", task.environment.digest)
+    tree = store.find("trees", task.base_tree)
+    if environment is None or tree is None:
+        what = "environment" if environment is None else "tree"
+        raise TaskError(f"the {what} of {task.id} is not on this machine; build it: repairgym tasks build --imported")
+    return environment, tree
+
+
 async def make_bytecode(task: Task, backend: SandboxBackend, store: LayerStore) -> None:
     """Make the byte-code of the tree of ``task``, where no build left it: without, each sandbox compiles the package.
 
     A tree whose tests cannot be collected stays without. Raises what `task_layers` raises.
     """
-    environment, tree = build_environment(store, task.environment.lock)[1], pinned_tree(task, store)
+    if task.source == "imported":
+        environment, tree = imported_layers(task, store)
+    else:
+        environment, tree = build_environment(store, task.environment.lock)[1], pinned_tree(task, store)
     if not store.has("bytecode", twin_digest(tree, environment)):
         spec, request = SandboxSpec(environment=environment, tree=tree), task_request(task, task.test_paths)
         with contextlib.suppress(TaskError):
@@ -161,6 +177,8 @@ def pinned_tree(task: Task, store: LayerStore) -> Path:
     """
     if built := store.find("trees", task.base_tree):
         return built
+    if task.source == "imported":
+        return imported_layers(task, store)[1]
     provenance = task.provenance
     if provenance.repository:
         clone = GitRepository.open(provenance.repository, store, provenance.subdirectory)

@@ -172,7 +172,7 @@ def curate(
         for task, match in known
     ]
     described = [replace(candidate, sighting=(sightings or {}).get(candidate.id)) for candidate in described]
-    unbuilt = (describe(task, None, rates.get(task.id)) for task in store.iter_unbuilt())
+    unbuilt = (describe(task, None, rates.get(task.id)) for task in store.iter_left_unbuilt())
     kept, funnel = run_filters(assign_splits([*described, *unbuilt], config.split), config)
     splits = {candidate.id: candidate.split for candidate in kept}
     counts = _with_curation(store, funnel)
@@ -185,7 +185,7 @@ def curate(
             target.save_document(FUNNEL_FILE, counts)
             target.save_document(MANIFEST_FILE, manifest)
         if len(certified) < funnel.num_candidates:
-            target.save_unbuilt(_with_splits(store.iter_unbuilt(), splits))
+            target.save_unbuilt(_with_splits(store.iter_left_unbuilt(), splits))
         target.save_document(CURATION_FILE, funnel.model_dump(mode="json"))
     return funnel
 

@@ -124,7 +124,7 @@ def _records(
     store: TaskStore, form: Format, layers: LayerStore, summary: ExportSummary, report: Callable[[int], None]
 ) -> Iterator[tuple[UnbuiltTask, Fields]]:
     """Yield every task with its record, certified ones first; add failures to ``summary``."""
-    tasks: Iterable[Task | UnbuiltTask] = chain(store.load_certified(), store.iter_unbuilt())
+    tasks: Iterable[Task | UnbuiltTask] = chain(store.load_certified(), store.iter_left_unbuilt())
     seen: set[str] = set()
     for number, task in enumerate(tasks, 1):
         name = folder_name(task.id) if form.is_folder else task.id

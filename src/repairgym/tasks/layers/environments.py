@@ -77,12 +77,12 @@ def resolve_lock(requirements: tuple[str, ...], exclude_newer: str = "") -> str:
     then has no versions.
     """
     argv = ["pip", "compile", "-", "--universal", "--python-version", OLDEST_PYTHON, "--generate-hashes"]
-    argv += ["--no-header", "--no-annotate", "--quiet", "--only-binary", ":all:", *_index_arguments()]
+    argv += ["--no-header", "--no-annotate", "--quiet", "--only-binary", ":all:", *index_arguments()]
     if exclude_newer:
         today = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         argv += ["--exclude-newer", exclude_newer]
         argv += [part for name in RUNNER_PACKAGES for part in ("--exclude-newer-package", f"{name}={today}")]
-    return _run_uv(argv, stdin="\n".join([PYTEST, *sorted(requirements)]) + "\n")
+    return run_uv(argv, stdin="\n".join([PYTEST, *sorted(requirements)]) + "\n")
 
 
 def with_wheelhouse(lock: str, versions: Iterable[str]) -> str:
@@ -152,7 +152,7 @@ def install_arguments(python: Path, lock: Path, is_index_allowed: bool, target: 
     install = ["pip", "install", "--no-deps", "--target", str(target), "--requirements"] if target else ["pip", "sync"]
     # Copies, not hard links: other programs may write to the cache.
     options = ["--quiet", "--require-hashes", "--compile-bytecode", "--link-mode", "copy", "--only-binary", ":all:"]
-    index = _index_arguments() if is_index_allowed else ["--offline"]
+    index = index_arguments() if is_index_allowed else ["--offline"]
     return [*install, str(lock), *options, "--python", str(python), *index]
 
 
@@ -164,14 +164,14 @@ def _install(place: Path, lock: str, is_index_allowed: bool, plain: Path | None)
         shutil.copytree(plain, place, symlinks=True, copy_function=os.link, dirs_exist_ok=True)
     else:
         venv = ["venv", "--quiet", "--relocatable", "--allow-existing", "--no-project", "--python", str(base_python())]
-        _run_uv([*venv, str(place)])
+        run_uv([*venv, str(place)])
         (place / "repairgym.lock").write_text(main, encoding="utf-8")
-        _run_uv(install_arguments(python, place / "repairgym.lock", is_index_allowed))
+        run_uv(install_arguments(python, place / "repairgym.lock", is_index_allowed))
     for part in re.split(r"^(?=[A-Za-z0-9])", wheelhouse, flags=re.MULTILINE)[1:]:
         folder = place / "wheelhouse" / part.split()[0].replace("==", "-")
         folder.mkdir(parents=True)
         (folder / "repairgym.lock").write_text(part, encoding="utf-8")
-        _run_uv(install_arguments(python, folder / "repairgym.lock", is_index_allowed, folder))
+        run_uv(install_arguments(python, folder / "repairgym.lock", is_index_allowed, folder))
 
 
 def base_python() -> Path:
@@ -179,7 +179,8 @@ def base_python() -> Path:
     return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
 
 
-def _index_arguments() -> list[str]:
+def index_arguments() -> list[str]:
+    """Return uv's arguments that name the user's index, where only pip's variables do."""
     # uv reads its own UV_* variables but not pip's.
     settings = index_settings()
     is_pip_default = settings.default and not os.environ.get("UV_DEFAULT_INDEX")
@@ -187,7 +188,14 @@ def _index_arguments() -> list[str]:
     return arguments + [part for url in settings.extra for part in ("--index", url)]
 
 
-def _run_uv(argv: list[str], stdin: str = "") -> str:
+def run_uv(argv: list[str], stdin: str = "") -> str:
+    """Return the output of a uv command.
+
+    Raises:
+        PackageNotFoundError: no versions fit together.
+        IndexUnavailableError: it failed otherwise.
+        DiskFullError: there is no room.
+    """
     command = [find_uv_bin(), *argv]
     # The root folder has no uv settings that could change the result.
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=UV_TIMEOUT_S, cwd="/")

@@ -90,11 +90,18 @@ class PackageIndex:
 
     def fetch(self, sdist: Sdist, folder: Path) -> Path:
         """Download ``sdist`` into ``folder`` and verify its hash (see `SdistIndex.fetch`)."""
-        path = self._persist(f"{sdist.name}=={sdist.version}", lambda: self._download(sdist, self._find(sdist), folder))
+        path = self._persist(f"{sdist.name}=={sdist.version}", lambda: self._download(sdist, folder))
         digest = sha256_of(path)
         if digest != sdist.sha256:
             raise _wrong_hash(sdist, digest)
         return path
+
+    def fetch_release(self, name: str, version: str, folder: Path) -> Path:
+        """Download the source distribution of a release (empty version: the newest) into ``folder``, as it is there."""
+        requirement = f"{name}=={version}" if version else name
+        link = self._persist(requirement, lambda: self._find(requirement))
+        folder.mkdir(parents=True, exist_ok=True)
+        return self._persist(requirement, lambda: self._finder.download(link, folder))
 
     def wheel_versions(self, name: str) -> tuple[str, ...]:
         """Return released versions of ``name`` with a wheel for this Python, newest first; none if it is unknown."""
@@ -117,21 +124,23 @@ class PackageIndex:
                 self._sleep(wait_s)
         raise AssertionError("the last attempt returns or raises")
 
-    def _find(self, sdist: Sdist) -> Link:
+    def _find(self, requirement: str) -> Link:
         with warnings.catch_warnings():
             # Old releases name Python versions in a deprecated form.
             warnings.simplefilter("ignore", FutureWarning)
-            packages = list(self._finder.find_matches(f"{sdist.name}=={sdist.version}", allow_prereleases=True))
+            packages = list(self._finder.find_matches(requirement, allow_prereleases="==" in requirement))
         for package in packages:
             if not package.link.is_wheel:
                 return package.link
         raise PackageNotFoundError(
-            f"the package index has no source distribution of {sdist.name}=={sdist.version}; "
+            f"the package index has no source distribution of {requirement}; "
             "use an index that mirrors it, or leave the package out with packages=[...]"
         )
 
-    def _download(self, sdist: Sdist, link: Link, folder: Path) -> Path:
+    def _download(self, sdist: Sdist, folder: Path) -> Path:
         from unearth import HashMismatchError, UnpackError
+
+        link = self._find(f"{sdist.name}=={sdist.version}")
 
         folder.mkdir(parents=True, exist_ok=True)
         try:

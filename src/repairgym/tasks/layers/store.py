@@ -5,6 +5,7 @@ Reads pinned sdists and locks. Makes folders under ``$REPAIRGYM_CACHE`` (default
     sdists/<sha256>/NAME-VERSION.tar.gz
     trees/<digest>/            the unpacked sdist with `.dist/NAME-VERSION.dist-info/METADATA` added
     environments/<digest>/     a relocatable virtual environment (see `environments`)
+    wheels/<digest>/           the wheel of a release that has none (`imported/environments`)
     models/<digest>/           weights or a tokenizer that a cluster's driver sent (`bridges/ray`)
     images/, image_layers/     container images and their unpacked layers (`images/pull`)
 
@@ -84,6 +85,10 @@ class LayerStore:
     def tree(self, sdist: Sdist) -> Path:
         """Return the unpacked tree of ``sdist``."""
         return self.build_once("trees", tree_digest(sdist), lambda place: _unpack(self.sdist(sdist), sdist, place))
+
+    def tree_of_file(self, sdist: Sdist, archive: Path) -> Path:
+        """Return the unpacked tree of ``sdist``, whose file ``archive`` need not be in the store."""
+        return self.build_once("trees", tree_digest(sdist), lambda place: _unpack(archive, sdist, place))
 
     def has(self, kind: str, digest: str) -> bool:
         """Return True when the layer is built."""

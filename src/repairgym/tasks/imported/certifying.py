@@ -1,0 +1,242 @@
+"""Certificates of imported tasks: which tests fail before the repair and pass with it, by runs of our own.
+
+Reads the installed layers of a record. Makes a `Task`, and counts that compare its test lists with those of the record.
+Guarantees: a test is in a list because it had that outcome in every run, sealed as grading seals it, and because the
+record names it; a test of the record that no run had under its name is counted, never guessed; visible tests are those
+that pass in the agent's own tree.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from repairgym.config.tasks import ImportedConfig
+from repairgym.errors import TaskError
+from repairgym.records import Certificate, Environment, Provenance, Record, Task, TestOutcome, TestRequest, TestRun
+from repairgym.sandbox.base import SandboxBackend, SandboxSpec
+from repairgym.tasks.build.test_files import conftest_paths, file_of, function_id
+from repairgym.tasks.build.validation import Evidence, run_fresh
+from repairgym.tasks.imported.environments import freeze, plugins_of
+from repairgym.tasks.imported.installation import Installed
+from repairgym.tasks.imported.interpreters import Interpreter
+from repairgym.tasks.layers.metadata import license_of
+from repairgym.tasks.unbuilt import UnbuiltTask
+
+NUM_VISIBLE = 20
+MIN_RUN_TIMEOUT_S, MIN_TEST_TIMEOUT_S = 60.0, 10.0
+_FACTOR = 4.0
+"""Ratio of a task's deadlines to what its runs took here."""
+
+
+class NotCertifiedError(TaskError):
+    """A record whose runs prove nothing."""
+
+
+class TestCounts(Record):
+    """The test lists of a record next to the certified ones."""
+
+    num_official_fail_to_pass: int = 0
+    num_official_pass_to_pass: int = 0
+    num_fail_to_pass: int = 0
+    num_pass_to_pass: int = 0
+    unmatched: tuple[str, ...] = ()
+    """Tests of the record that no run with the repair has under their name."""
+    passed_before: tuple[str, ...] = ()
+    """Tests that the record lists as failing, and that pass without the repair: pass-to-pass tests in truth."""
+    missing_before: tuple[str, ...] = ()
+    """Tests that the record lists as failing, and that do not exist without the repair."""
+    failed_after: tuple[str, ...] = ()
+    """Tests of the record that do not pass with the repair here."""
+    unstable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Certifier:
+    """Runs the tests of one record."""
+
+    task: UnbuiltTask
+    installed: Installed
+    interpreter: Interpreter
+    backend: SandboxBackend
+    config: ImportedConfig
+
+    async def certify(self) -> tuple[Task, TestCounts]:
+        """Return the certified task and the comparison of its lists.
+
+        Raises:
+            NotCertifiedError: no test of the record fails before the repair and passes with it, in every run.
+            SandboxError: a sandbox could not do its work.
+        """
+        first = await self._run(self.task.gold_files, self._files_of_tests(), is_sealed=False)
+        if first.is_timed_out:
+            raise NotCertifiedError(f"the tests took longer than {self.config.run_timeout_s:g} s with the repair")
+        matches = match_ids((*self.task.fail_to_pass, *self.task.pass_to_pass), first.results)
+        wanted = tuple(dict.fromkeys(own for ids in matches.values() for own in ids))
+        if not any(first.outcome(name) is TestOutcome.PASSED for name in wanted):
+            raise NotCertifiedError(f"no test of the record passes with the repair: {_first_reason(first, wanted)}")
+        num_runs = self.config.num_certificate_runs
+        gold = [await self._run(self.task.gold_files, wanted) for _ in range(num_runs)]
+        empty = [await self._run({}, wanted) for _ in range(num_runs)]
+        evidence = Evidence(empty, gold)
+        failing, passing, unstable = evidence.split_tests(wanted)
+        counts = self._count(matches, evidence, failing, passing, unstable)
+        if not failing:
+            raise NotCertifiedError(_explain(counts))
+        certificate = evidence.certificate(failing, passing)
+        if not certificate.is_valid:
+            raise NotCertifiedError("runs with the same files ended differently")
+        visible = await self._visible(passing)
+        return self._assemble(failing, passing, visible, certificate, gold), counts
+
+    def _files_of_tests(self) -> tuple[str, ...]:
+        names = (*self.task.fail_to_pass, *self.task.pass_to_pass)
+        files = dict.fromkeys(file_of(name) for name in names if "::" in name)
+        return tuple(name for name in files if (self.installed.tree / name).is_file())
+
+    async def _run(self, repair: Mapping[str, str | None], ids: tuple[str, ...], is_sealed: bool = True) -> TestRun:
+        request = TestRequest(
+            test_ids=ids,
+            timeout_s=self.config.run_timeout_s,
+            test_timeout_s=self.config.test_timeout_s,
+            source_paths=self.installed.source_paths,
+            plugins=plugins_of(self.installed.environment),
+            is_sealed=is_sealed,
+        )
+        return await run_fresh(self.backend, self._spec(repair), request)
+
+    def _spec(self, files: Mapping[str, str | None]) -> SandboxSpec:
+        return SandboxSpec(
+            environment=self.installed.environment,
+            tree=self.installed.tree,
+            files=dict(files),
+            limits=self.config.sandbox.limits,
+        )
+
+    async def _visible(self, passing: Sequence[str]) -> tuple[str, ...]:
+        """Return passing tests that the agent's own tree has, and that pass there."""
+        base = self._base_files()
+        touched = {path for path in base if path not in self.task.gold_files}
+        ranked = sorted(passing, key=lambda name: file_of(name) in touched)[: 4 * NUM_VISIBLE]
+        if not ranked:
+            return ()
+        run = await self._run(base, tuple(ranked), is_sealed=False)
+        return tuple(name for name in ranked if run.outcome(name) is TestOutcome.PASSED)[:NUM_VISIBLE]
+
+    def _base_files(self) -> dict[str, str | None]:
+        """Return the files of the agent's base over the tree; absent files that the tree lacks, too, are left out."""
+        files = self.task.base_files.items()
+        return {path: text for path, text in files if text is not None or (self.installed.tree / path).exists()}
+
+    def _count(
+        self,
+        matches: Mapping[str, tuple[str, ...]],
+        evidence: Evidence,
+        failing: tuple[str, ...],
+        passing: tuple[str, ...],
+        unstable: tuple[str, ...],
+    ) -> TestCounts:
+        listed = [own for name in self.task.fail_to_pass for own in matches.get(name, ())]
+        wanted = tuple(dict.fromkeys(own for ids in matches.values() for own in ids))
+        before, after = evidence.empty[0], evidence.gold[0]
+        return TestCounts(
+            num_official_fail_to_pass=len(self.task.fail_to_pass),
+            num_official_pass_to_pass=len(self.task.pass_to_pass),
+            num_fail_to_pass=len(failing),
+            num_pass_to_pass=len(passing),
+            unmatched=tuple(name for name, ids in matches.items() if not ids),
+            passed_before=tuple(name for name in listed if before.outcome(name) is TestOutcome.PASSED),
+            missing_before=tuple(name for name in listed if before.outcome(name) is TestOutcome.MISSING),
+            failed_after=tuple(name for name in wanted if after.outcome(name) is not TestOutcome.PASSED),
+            unstable=unstable,
+        )
+
+    def _assemble(
+        self,
+        failing: tuple[str, ...],
+        passing: tuple[str, ...],
+        visible: tuple[str, ...],
+        certificate: Certificate,
+        gold: Sequence[TestRun],
+    ) -> Task:
+        task, tree = self.task, self.installed.tree
+        longest_s = max(run.duration_s for run in gold)
+        slowest_s = max(result.duration_s for run in gold for result in run.results.values())
+        labels = {**task.labels, "package": task.repository, "format": task.format, "error_class": "test"}
+        if self.interpreter.is_neighbour:
+            labels["neighbour_python"] = f"{task.python or 'the recipe'} -> {self.interpreter.version}"
+        return Task(
+            id=task.id,
+            source="imported",
+            provenance=Provenance(
+                package=task.repository,
+                version=task.version,
+                recipe=f"record of {task.format}",
+                repository=task.repository,
+                base_commit=task.base_commit,
+                licence=task.license or license_of(tree),
+            ),
+            issue=task.issue,
+            base_tree=tree.name,
+            base_files=self._base_files(),
+            environment=Environment(
+                lock=freeze(self.installed.environment),
+                python=self.interpreter.version,
+                digest=self.installed.environment.name,
+            ),
+            source_paths=self.installed.source_paths,
+            plugins=plugins_of(self.installed.environment),
+            visible_tests=visible,
+            fail_to_pass=failing,
+            pass_to_pass=passing,
+            test_paths=self._test_paths((*failing, *passing)),
+            gold_files=task.gold_files,
+            gold_patch=task.gold_patch,
+            created_at=task.created_at,
+            labels=labels,
+            split=task.split or "test",
+            certificate=certificate,
+            test_timeout_s=max(MIN_TEST_TIMEOUT_S, round(_FACTOR * slowest_s, 1)),
+            timeout_s=max(MIN_RUN_TIMEOUT_S, round(_FACTOR * longest_s, 1)),
+        )
+
+    def _test_paths(self, ids: Iterable[str]) -> tuple[str, ...]:
+        """Return the files that decide: those of the tests, those of the patch of tests, and conftest files."""
+        changed = {path for path in self.task.base_files if path not in self.task.gold_files}
+        files = {file_of(name) for name in ids}
+        near = {path for path in conftest_paths(files) if (self.installed.tree / path).is_file()}
+        return tuple(sorted((files | changed | near) - self.task.gold_files.keys()))
+
+
+def match_ids(official: Iterable[str], known: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return official id -> ids of a run; empty for one that the run lacks.
+
+    Data sets cut ids at a blank inside of a parameter: such an id stands for every test that begins with it.
+    """
+    names = list(known)
+    same = set(names)
+    by_function: dict[str, list[str]] = {}
+    for name in names:
+        by_function.setdefault(function_id(name), []).append(name)
+    matches = {}
+    for name in official:
+        is_cut = "[" in name and not name.endswith("]")
+        near = by_function.get(function_id(name), []) if is_cut else []
+        matches[name] = (name,) if name in same and "::" in name else tuple(n for n in near if n.startswith(name))
+    return matches
+
+
+def _first_reason(run: TestRun, wanted: Iterable[str]) -> str:
+    results = [run.results[name] for name in wanted if name in run.results] or list(run.results.values())
+    messages = [result.message for result in results if result.message]
+    return (messages[0] if messages else run.output_tail.strip()[-200:] or "nothing was collected")[:200]
+
+
+def _explain(counts: TestCounts) -> str:
+    parts = (
+        (counts.passed_before, "pass before the repair"),
+        (counts.missing_before, "do not exist before the repair"),
+        (counts.failed_after, "do not pass with the repair"),
+        (counts.unmatched, "have another name here"),
+        (counts.unstable, "are unstable"),
+    )
+    told = ", ".join(f"{len(names)} {what}" for names, what in parts if names)
+    return f"none of {counts.num_official_fail_to_pass} tests fails before the repair and passes with it: {told}"

@@ -1,0 +1,1 @@
+"""Code that runs inside a build's sandbox, on the task's Python."""

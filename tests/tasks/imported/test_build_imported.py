@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from repairgym.config.sandbox import LayersConfig, SandboxConfig
+from repairgym.config.tasks import ImportedConfig
+from repairgym.errors import InputError, TaskError
+from repairgym.sandbox.base import SandboxBackend
+from repairgym.sandbox.probe import create_backend
+from repairgym.tasks.build.validation import imported_layers
+from repairgym.tasks.imported.build_imported import ImportedBuilder
+from repairgym.tasks.imported.building import BuildError, ProjectBuilder
+from repairgym.tasks.imported.certifying import Certifier, match_ids
+from repairgym.tasks.imported.environments import Wanted, freeze
+from repairgym.tasks.imported.harness import HarnessFiles
+from repairgym.tasks.imported.installation import Installed, graded_tree, install
+from repairgym.tasks.imported.interpreters import Interpreter
+from repairgym.tasks.imported.outcomes import OutcomeFolder
+from repairgym.tasks.imported.recipes import find_recipe
+from repairgym.tasks.layers.environments import base_python
+from repairgym.tasks.layers.repositories import GitRepository
+from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.store import FUNNEL_FILE, TaskStore
+from repairgym.tasks.unbuilt import UnbuiltTask
+
+HERE = Interpreter(base_python(), platform.python_version())
+
+
+@pytest_asyncio.fixture
+async def backend() -> AsyncIterator[SandboxBackend]:
+    made = create_backend(SandboxConfig())
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LayerStore:
+    return LayerStore(tmp_path / "layers", config=LayersConfig(is_index_allowed=False))
+
+
+@pytest.mark.asyncio
+async def test_an_installation_gives_environment_and_tree(
+    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend
+) -> None:
+    recipe = find_recipe(record, HarnessFiles())
+    builder = ProjectBuilder(store, HERE, backend)
+    base = await builder.environments.build(Wanted(()))
+    tree = graded_tree(store, GitRepository(clones / "acme__calc"), record)
+    assert "x * 3" in (tree / "src/calc/__init__.py").read_text()
+    assert "test_double" in (tree / "tests/test_calc.py").read_text()
+    assert not (tree / ".git").exists()
+    done = await install(store, builder, recipe, base.folder, tree, "0.9")
+    assert freeze(done.environment) == "calc==1.0\n"
+    assert freeze(base.folder) == ""
+    assert done.source_paths == ("src",)
+    assert (done.tree / "src/calc/_version.py").read_text() == "version = '0.9'"
+    assert not list(done.tree.glob(".repairgym*"))
+    assert await install(store, builder, recipe, base.folder, tree, "0.9") == done
+
+
+@pytest.mark.asyncio
+async def test_a_failing_build_names_its_last_line(
+    record: UnbuiltTask, store: LayerStore, backend: SandboxBackend, tmp_path: Path
+) -> None:
+    tree = tmp_path / "tree"
+    (tree / "backend").mkdir(parents=True)
+    (tree / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "b"\nbackend-path = ["backend"]'
+    )
+    (tree / "backend/b.py").write_text("def build_editable(*_):\n    raise RuntimeError('no compiler')\n")
+    with pytest.raises(BuildError, match="stage build: RuntimeError: no compiler"):
+        await ProjectBuilder(store, HERE, backend).build(tree, "editable")
+
+
+@pytest.mark.asyncio
+async def test_lists_come_from_runs_and_differences_are_counted(
+    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend
+) -> None:
+    tree = graded_tree(store, GitRepository(clones / "acme__calc"), record)
+    installed = Installed(Path(sys.prefix), tree, ("src",))
+    config = ImportedConfig(repos=str(clones), num_certificate_runs=1)
+    task, counts = await Certifier(record, installed, HERE, backend, config).certify()
+    name = "tests/test_calc.py::test_"
+    assert task.fail_to_pass == (f"{name}double",)
+    assert set(task.pass_to_pass) == {f"{name}zero", f"{name}half", f"{name}words[a b]"}
+    assert (counts.passed_before, counts.unmatched) == ((f"{name}zero",), (f"{name}gone",))
+    assert (counts.num_official_fail_to_pass, counts.num_fail_to_pass) == (2, 1)
+    assert task.visible_tests == (f"{name}half",), "the agent's tree has only the old tests"
+    assert task.test_paths == ("tests/test_calc.py",)
+    assert task.base_files["tests/test_calc.py"] == record.base_files["tests/test_calc.py"]
+    with pytest.raises(TaskError, match="the environment of acme__calc-7 is not on this machine"):
+        imported_layers(task, store)
+    same = record.model_copy(update={"gold_files": {}})
+    with pytest.raises(TaskError, match="1 pass before the repair, 1 do not pass with the repair"):
+        await Certifier(same, installed, HERE, backend, config).certify()
+
+
+def test_cut_ids_stand_for_every_test_that_begins_with_them() -> None:
+    known = ("a.py::test_x[1 2]", "a.py::test_x[1 3]", "a.py::test_x[2]", "a.py::test_y")
+    matches = match_ids(("a.py::test_x[1", "a.py::test_x[2]", "a.py::test_y", "a.py::test_z", "a.py"), known)
+    assert matches["a.py::test_x[1"] == known[:2]
+    assert [len(matches[name]) for name in ("a.py::test_x[2]", "a.py::test_y", "a.py::test_z", "a.py")] == [1, 1, 0, 0]
+
+
+@pytest.mark.asyncio
+async def test_every_record_that_is_not_built_has_a_reason(record: UnbuiltTask, clones: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "tasks"
+    tests = record.model_copy(update={"id": "a", "fail_to_pass": ("test_save (model_tests.SaveTest)",)})
+    python = record.model_copy(update={"id": "b", "python": "3.1"})
+    TaskStore(folder).save_unbuilt([record, tests, python])
+    config = ImportedConfig(repos=str(clones), ids=("a", "b"), num_workers=1)
+    outcomes = await ImportedBuilder(folder, config, LayerStore(tmp_path / "layers")).build()
+    assert {done.id: done.stage for done in outcomes} == {"a": "recipe", "b": "interpreter"}
+    assert all(done.reason and not done.is_certified for done in outcomes)
+    funnel = TaskStore(folder).load_document(FUNNEL_FILE)
+    assert funnel["total"]["imported"] == {"records": 2, "stopped_at_recipe": 1, "stopped_at_interpreter": 1}
+    assert "no Python 3.1" in funnel["units"]["b"]["reason"]
+    stored = OutcomeFolder(folder).load("a")
+    assert stored is not None
+    assert stored.key == outcomes[0].key if outcomes[0].id == "a" else outcomes[1].key
+    with pytest.raises(InputError, match="no imported record c"):
+        ImportedBuilder(folder, config.model_copy(update={"ids": ("c",)})).chosen()
+    with pytest.raises(InputError, match="repos=FOLDER"):
+        ImportedBuilder(folder, ImportedConfig())
+
+
+@pytest.mark.network
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_a_record_becomes_a_task_and_is_not_built_twice(
+    record: UnbuiltTask, clones: Path, tmp_path: Path
+) -> None:
+    folder, layers = tmp_path / "tasks", LayerStore(tmp_path / "layers")
+    TaskStore(folder).save_unbuilt([record])
+    config = ImportedConfig(repos=str(clones), uploaded_before="2024-11-01")
+    (first,) = await ImportedBuilder(folder, config, layers).build()
+    assert first.is_certified, first.reason
+    (again,) = await ImportedBuilder(folder, config, layers).build()
+    assert again == first
+    (task,) = TaskStore(folder).load()
+    assert list(TaskStore(folder).iter_left_unbuilt()) == []
+    assert imported_layers(task, layers)[1].name == task.base_tree

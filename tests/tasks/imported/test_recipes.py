@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repairgym.errors import InputError, TaskError
+from repairgym.tasks.imported.harness import HarnessFiles, read_environment
+from repairgym.tasks.imported.interpreters import find_interpreter, installed_interpreters
+from repairgym.tasks.imported.recipes import RecipeError, find_recipe
+from repairgym.tasks.unbuilt import UnbuiltTask
+
+ENVIRONMENT = """name: testbed
+dependencies:
+  - libffi=3.4.4=h6a678d5_1
+  - python=3.9.20=he870216_1
+  - pip=24.2=py39h06a4308_0
+  - matplotlib-base=3.5.1=py39h1234567_0
+  - wheel=0.44.0=py39h06a4308_0
+  - pip:
+      - attrs==24.2.0
+      - local @ file:///work/local
+"""
+SPECS = """
+_OLD = {"python": "3.8", "pip_packages": ["attrs==23.1.0"], "install": "python -m pip install -e .[test, dev]",
+        "packages": "requirements.txt", "pre_install": ["sed -i s/a/b/ setup.py"]}
+MAP_REPO_VERSION_TO_SPECS_PY = {"acme/calc": {version: _OLD for version in ("1.0", "1.1")}}
+"""
+
+
+def make_task(**fields: Any) -> UnbuiltTask:
+    given = {"repository": "acme/calc", "version": "1.0", "fail_to_pass": ("tests/test_a.py::test_b",), **fields}
+    return UnbuiltTask(id="acme__calc-7", format="swe_bench", created_at="2024-05-06T07:08:09Z", **given)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> HarnessFiles:
+    (tmp_path / "environments/acme__calc/7").mkdir(parents=True)
+    (tmp_path / "environments/acme__calc/7/environment.yml").write_text(ENVIRONMENT)
+    (tmp_path / "specs.py").write_text(SPECS)
+    return HarnessFiles(str(tmp_path / "environments"), str(tmp_path / "specs.py"))
+
+
+def test_an_environment_file_gives_the_packages_and_specs_the_installation(files: HarnessFiles) -> None:
+    recipe = find_recipe(make_task(), files)
+    assert (recipe.source, recipe.python, recipe.is_complete) == ("environment_file", "3.9", True)
+    assert recipe.requirements == ("matplotlib==3.5.1", "wheel==0.44.0", "attrs==24.2.0")
+    assert recipe.unusable == ("local @ file:///work/local",)
+    assert recipe.extras == ("test", "dev")
+    assert recipe.pre_install == ("sed -i s/a/b/ setup.py",)
+    assert recipe.uploaded_before == ""
+
+
+def test_specs_alone_are_no_whole_environment(files: HarnessFiles) -> None:
+    recipe = find_recipe(make_task(version="1.1").model_copy(update={"id": "acme__calc-8"}), files, "2024-01-01")
+    assert (recipe.source, recipe.python, recipe.is_complete) == ("specs", "3.8", False)
+    assert recipe.requirements == ("attrs==23.1.0",)
+    assert recipe.uploaded_before == "2024-01-01"
+
+
+def test_the_record_decides_before_any_file(files: HarnessFiles) -> None:
+    install = {"install_config": {"install": "pip install -e .[all]", "pre_install": ["true"]}}
+    recipe = find_recipe(
+        make_task(lock="attrs==1.0\n-e git+https://example.org#egg=x", python="3.10", extra=install), files
+    )
+    assert (recipe.source, recipe.python, recipe.requirements) == ("record", "3.10", ("attrs==1.0",))
+    assert recipe.unusable == ("-e git+https://example.org#egg=x",)
+    assert (recipe.extras, recipe.pre_install) == (("all",), ("true",))
+
+
+def test_without_anything_the_date_of_the_commit_bounds_what_the_project_declares() -> None:
+    recipe = find_recipe(make_task(), HarnessFiles())
+    assert (recipe.source, recipe.python, recipe.requirements) == ("declared", "", ())
+    assert recipe.uploaded_before == "2024-05-06T07:08:09Z"
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"fail_to_pass": ()}, "names no test"),
+        ({"fail_to_pass": ("test_save (model_tests.SaveTest)",)}, "django"),
+        ({"fail_to_pass": ("test_Symbol",)}, "sympy"),
+        ({"language": "go"}, "only Python"),
+    ],
+)
+def test_a_record_that_cannot_be_built_says_why(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(RecipeError, match=reason):
+        find_recipe(make_task(**fields), HarnessFiles())
+
+
+def test_broken_files_are_named(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yml"
+    broken.write_text("name: x\n")
+    with pytest.raises(InputError, match=r"broken\.yml is no environment file"):
+        read_environment(broken)
+    with pytest.raises(InputError, match="assigns no MAP_REPO"):
+        HarnessFiles(specs=str(_write(tmp_path / "empty.py", "x = 1\n")))
+    with pytest.raises(InputError, match="is no file of specs"):
+        HarnessFiles(specs=str(_write(tmp_path / "raises.py", "raise ValueError\n")))
+
+
+def _write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_an_interpreter_has_the_wanted_minor_version_or_is_a_labelled_neighbour() -> None:
+    newest = max(installed_interpreters(), key=lambda interpreter: interpreter.minor)
+    wanted = f"{newest.minor[0]}.{newest.minor[1]}"
+    assert find_interpreter(wanted, (3, 6)).minor == newest.minor
+    with pytest.raises(TaskError, match=r"no Python 3\.1 on this machine"):
+        find_interpreter("3.1", (3, 6))
+    assert find_interpreter("3.1", newest.minor, is_neighbour_allowed=True).is_neighbour
+    with pytest.raises(TaskError, match=r"older than 3\.99"):
+        find_interpreter(wanted, (3, 99))
