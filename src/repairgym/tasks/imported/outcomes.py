@@ -1,4 +1,4 @@
-"""How far the build of each imported task came, and why it stopped.
+"""The stage that the build of each imported task reached, and the reason why it stopped.
 
 Reads and writes ``imported/ID.json`` of a task folder. Makes `BuildOutcome` records and their funnel. Guarantees: an
 outcome counts only for the key (record, settings, format) that it was made with; a file appears whole or not at all.
