@@ -63,7 +63,7 @@ class Progress:
 
 @dataclass
 class _State:
-    """How far one record came."""
+    """The progress of one record."""
 
     stage: Stage = "recipe"
     recipe: BuildRecipe | None = None

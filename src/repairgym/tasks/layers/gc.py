@@ -19,7 +19,18 @@ from repairgym.config.sandbox import LayersConfig
 from repairgym.records import Record
 from repairgym.tasks.layers.inventory import manifest_path
 
-KINDS = ("sdists", "trees", "environments", "bytecode", "repositories", "models", "replays", "images", "image_layers", "wheels")
+KINDS = (
+    "sdists",
+    "trees",
+    "environments",
+    "bytecode",
+    "repositories",
+    "models",
+    "replays",
+    "images",
+    "image_layers",
+    "wheels",
+)
 _held: dict[Path, int] = {}
 _holding = threading.Lock()
 
