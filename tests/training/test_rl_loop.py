@@ -111,6 +111,23 @@ def test_metrics_report_the_raw_reward_whatever_the_learner_gets(tmp_path, open_
     assert metrics["rollout/shaped_reward_mean"] == pytest.approx(metrics["rollout/reward_mean"] - penalty)
 
 
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [
+        ((VerdictKind.FAILED, VerdictKind.FAILED), "; 1 of them without a pass or without a failure, by rl.reward alone"),
+        ((VerdictKind.PASSED, VerdictKind.PASSED), "; 1 of them without a pass or without a failure, by rl.reward alone"),
+        ((VerdictKind.PASSED, VerdictKind.FAILED), ""),
+    ],
+)
+def test_groups_that_only_a_shaped_reward_makes_unequal_are_named(tmp_path, open_run, trajectory_maker, kinds, said):
+    run = open_run(tmp_path)
+    for number, kind in enumerate(kinds):
+        one = trajectory_maker(f"rl/0/train-0#{number}", "train-0", kind=kind, group_id="rl/0/train-0")
+        run.store.add_trajectory(one, phase="rl", step=0, split="train")
+    run.store.set_group_status("rl/0/train-0", phase="rl", step=0, task_id="train-0", status="kept")
+    assert describe_signal(run, "rl") == f"groups with unequal rewards: mutations 1 of 1{said}"
+
+
 def test_the_loop_takes_other_algorithms_and_terms(tmp_path, open_run):
     """PPO learns from groups of equal rewards too, so the step is made whatever was sampled."""
     run = open_run(tmp_path)

@@ -6,7 +6,7 @@ an iteration without a single valid verdict stops the run and never counts as fa
 """
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 
 from repairgym.config.recipes import RlConfig
@@ -138,12 +138,17 @@ def _by_source(run: Run, config: RlConfig, phase: str, task_ids: Collection[str]
 
 
 def describe_signal(run: Run, phase: str) -> str:
-    """Return how many groups of each source had unequal rewards, the only ones that teach."""
-    kept, every = Counter[str](), Counter[str]()
+    """Return how many groups of each source had unequal rewards, the only ones that teach, and why."""
+    rewards: dict[str, set[float | None]] = defaultdict(set)
+    for row in run.store.rows(phase=phase):
+        rewards[row.group_id].add(row.reward)
+    kept, every, num_shaped = Counter[str](), Counter[str](), 0
     for group in run.store.groups(phase=phase):
         source = run.tasks[group.task_id].source
         every[source] += 1
         kept[source] += group.status == KEPT
+        num_shaped += group.status == KEPT and len(rewards[group.id] - {None}) < 2
     counts = [f"{source} {kept[source]} of {num}" for source, num in sorted(every.items())]
+    shaped = f"; {num_shaped} of them without a pass or without a failure, by rl.reward alone" if num_shaped else ""
     verdict = "" if kept.total() else "; there was nothing to learn from"
-    return f"groups with unequal rewards: {', '.join(counts) or 'none were sampled'}{verdict}"
+    return f"groups with unequal rewards: {', '.join(counts) or 'none were sampled'}{shaped}{verdict}"
