@@ -114,8 +114,14 @@ def test_metrics_report_the_raw_reward_whatever_the_learner_gets(tmp_path, open_
 @pytest.mark.parametrize(
     ("kinds", "said"),
     [
-        ((VerdictKind.FAILED, VerdictKind.FAILED), "; 1 of them without a pass or without a failure, by rl.reward alone"),
-        ((VerdictKind.PASSED, VerdictKind.PASSED), "; 1 of them without a pass or without a failure, by rl.reward alone"),
+        (
+            (VerdictKind.FAILED, VerdictKind.FAILED),
+            "; 1 of them without a pass or without a failure, by rl.reward alone",
+        ),
+        (
+            (VerdictKind.PASSED, VerdictKind.PASSED),
+            "; 1 of them without a pass or without a failure, by rl.reward alone",
+        ),
         ((VerdictKind.PASSED, VerdictKind.FAILED), ""),
     ],
 )
