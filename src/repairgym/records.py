@@ -286,8 +286,7 @@ class BuildStep(Record):
 
 
 Split = Literal["train", "validation", "test"]
-MadeSource = Literal["releases", "mutations", "history", "breakages"]
-SourceKind = Literal[MadeSource, "imported"]
+SourceKind = Literal["releases", "mutations", "history", "breakages", "imported"]
 
 
 class Task(Record):

@@ -86,7 +86,11 @@ def build(
     if manifest:
         _rebuild(folder, manifest, resolve(RebuildConfig, overrides, preset, config, dry_run))
         return
-    resolved = resolve(TasksConfig, overrides, preset, config, dry_run)
+    _make(folder, resolve(TasksConfig, overrides, preset, config, dry_run))
+
+
+def _make(folder: Path, resolved: TasksConfig) -> None:
+    """Make tasks from the catalogue and print how many each split and source has."""
     from repairgym.tasks.build import build_tasks as building
 
     with ProgressDisplay() as progress:

@@ -9,7 +9,9 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from repairgym.config.sandbox import LayersConfig, SandboxConfig
-from repairgym.records import MadeSource, Record, Split
+from repairgym.records import Record, Split
+
+MadeSource = Literal["releases", "mutations", "history", "breakages"]
 
 
 class SplitLimits(Record):
