@@ -129,6 +129,15 @@ def test_a_mask_hides_a_test_in_one_class_and_leaves_it_in_the_others() -> None:
     assert callable(seen["TestA"].test_two)  # type: ignore[attr-defined]
 
 
+def test_an_inherited_test_whose_definition_is_cut_needs_no_mask() -> None:
+    cut = cut_functions(INHERITED, ["Mixin::test_one", "TestA::test_one", "TestC::test_two"])
+    assert "test_one" not in cut
+    assert held_tests(INHERITED) - held_tests(cut) == {
+        *(f"{name}::test_one" for name in ("Mixin", "TestA", "TestB", "TestC")),
+        "TestC::test_two",
+    }
+
+
 def test_source_of_tests_has_their_decorators_and_comments(tmp_path: Path) -> None:
     (tmp_path / "test_a.py").write_text('@mark("x")\ndef test_a():  # issue7\n    pass\n\n\ndef test_b():\n    pass\n')
     text = test_sources(tmp_path, ["test_a.py::test_a[1]"])

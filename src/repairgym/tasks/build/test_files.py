@@ -131,7 +131,8 @@ def cut_functions(source: str, names: Iterable[str]) -> str:
         if isinstance(parent, ast.ClassDef) and all(id(child) in cut_nodes for child in parent.body):
             first = _line_range(parent.body[0])[0]
             lines[first - 1] = " " * parent.body[0].col_offset + "pass\n"
-    for name in sorted(inherited, reverse=True):
+    # A test whose definition is cut needs no mask, which would name it again.
+    for name in sorted(inherited & held_tests("".join(lines)), reverse=True):
         _mask(tree, lines, *name.split("::"))
     text = "".join(lines)
     _check(text, {name.rpartition("::")[2] for name in wanted})
