@@ -119,7 +119,7 @@ def test_no_code_of_a_package_runs_while_a_network_is_there():
         assert ("--offline" in argv) != is_index_allowed
 
 
-def test_an_index_and_model_servers_are_all_that_is_spoken_to():
+def test_an_index_registries_and_model_servers_are_all_that_is_spoken_to():
     """Besides uv, which is a program of its own."""
     root = Path(repairgym.__file__).parent
     found = set()
@@ -131,7 +131,8 @@ def test_an_index_and_model_servers_are_all_that_is_spoken_to():
             names = [name for name in names if name != "urllib.parse"]  # text only
             if any(name.partition(".")[0] in NETWORK_MODULES for name in names):
                 found.add(str(path.relative_to(root)))
-    assert found == {"tasks/layers/package_index.py", "inference/transport.py"}
+    spoken_to = {"tasks/layers/package_index.py", "tasks/layers/images/registry.py", "inference/transport.py"}
+    assert found == spoken_to
 
 
 def test_no_setting_gives_a_sandbox_a_network():
