@@ -34,7 +34,8 @@ from repairgym.inference.loading import create_model
 from repairgym.learning.learner import Learner, release_memory
 from repairgym.learning.losses import policy_loss
 from repairgym.learning.samples import Sample
-from repairgym.sizing.estimate import GIB, GPUS, SHAPES, ModelShape, training_memory
+from repairgym.sizing.estimate import GIB, GPUS, training_memory
+from repairgym.sizing.shapes import SHAPES, ModelShape
 
 TINY = ModelShape(4, 256, 8, 4, 32, 768, 4096, is_tied=True)
 """For a processor."""

@@ -44,7 +44,8 @@ from repairgym.learning.distributed.fsdp import process_group
 from repairgym.learning.rl import PolicyTrainer
 from repairgym.learning.samples import Sample
 from repairgym.learning.weight_loading import open_model
-from repairgym.sizing.estimate import GIB, GPUS, SHAPES
+from repairgym.sizing.estimate import GIB, GPUS
+from repairgym.sizing.shapes import SHAPES
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"

@@ -10,7 +10,8 @@ from repairgym.config.cluster import PlanCommandConfig
 from repairgym.config.loading import load_config
 from repairgym.errors import ConfigError, ModelFolderError
 from repairgym.inference.loading import shipped_base
-from repairgym.sizing.estimate import GPUS, SHAPES, decode_step_s, estimate, read_shape, training_memory
+from repairgym.sizing.estimate import GPUS, decode_step_s, estimate, training_memory
+from repairgym.sizing.shapes import SHAPES, read_shape
 
 
 def planned(*overrides):

@@ -34,7 +34,8 @@ def plan(
 
     Example: repairgym plan --measure runs/demo-DATE --check runs/demo-DATE
     """
-    from repairgym.sizing.estimate import SHAPES, estimate
+    from repairgym.sizing.estimate import estimate
+    from repairgym.sizing.shapes import SHAPES
     from repairgym.sizing.simulation import measured_episode
 
     if models:

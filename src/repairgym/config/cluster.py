@@ -243,6 +243,8 @@ class PlanCommandConfig(Record):
     """Both papers' longest context."""
     update: Literal["full", "lora"] = "full"
     lora_rank: PositiveInt = 32
+    is_checkpointing: bool = True
+    """Compute layers again in the backward pass (`compute.is_checkpointing` of a training)."""
     head_chunk_tokens: PositiveInt = 8192
     """Positions whose vocabulary logits are in memory at one time."""
     num_groups: PositiveInt = 8

@@ -135,7 +135,8 @@ def _build(model: PreTrainedModel, config: OptimizerConfig) -> list[tuple[torch.
         {"params": [parameter for parameter in rest if parameter.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [parameter for parameter in rest if parameter.ndim < 2], "weight_decay": 0.0},
     ]
-    adamw = torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps)
+    # One tensor after the other: all at once would hold another 4 bytes per parameter.
+    adamw = torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, foreach=False)
     parts: list[tuple[torch.optim.Optimizer, float]] = [(adamw, config.learning_rate)]
     if hidden:
         muon = torch.optim.Muon(

@@ -4,99 +4,27 @@ All counts follow from the model's shape alone, for dense decoders with grouped-
 Llama and similar); time follows from them, the hardware's peak and the configured efficiencies. Rollouts are simulated
 (`simulation`). The smallest split (a power of two) of a context, or of weights during generation, that fits is chosen.
 
-Training is that of `learning/`: float32 weights, gradients and Adam's two moments, sharded over all training GPUs
-(FSDP2). Embeddings and head are whole in float32 during a step, two layers at a time are gathered, and activation
-checkpointing stores the float32 input of each layer and recomputes one layer at a time. The peak is at the start of the
-backward pass, where all inputs are there and hardly a gradient, or at its end, where it is the other way round.
+Training is that of `learning/`, sharded over all training GPUs (`step_memory`).
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from repairgym.config.cluster import PlanCommandConfig
-from repairgym.config.learning import ComputeConfig
-from repairgym.errors import ConfigError, ModelFolderError
+from repairgym.errors import ConfigError
 from repairgym.sizing.positions import Demand, Positions, check_demand, least_factor, read_positions
+from repairgym.sizing.shapes import ModelShape, read_shape
 from repairgym.sizing.simulation import Rollouts, Simulation, Site, draw_episodes
+from repairgym.sizing.step_memory import Share, step_parts
 
 GIB = 1 << 30
-_FIELDS = {
-    "num_layers": "num_hidden_layers",
-    "hidden_size": "hidden_size",
-    "num_heads": "num_attention_heads",
-    "num_kv_heads": "num_key_value_heads",
-    "intermediate_size": "intermediate_size",
-    "vocab_size": "vocab_size",
-}
-_FORWARDS = 4.0
-"""Cost of an update in forward passes: one, two for the backward pass, one repeated by activation checkpointing."""
+_FORWARDS = 3.0
+"""Cost of an update in forward passes: one, and two for the backward pass; activation checkpointing repeats one."""
 _TRANSFER_BYTES = 25e9
 """New weights per second into each replica: one 200 Gbit/s link."""
-_STATE_BYTES = 12
-"""Per trained parameter: 4 for the weight, 8 for Adam's moments."""
 _WORKSPACE_BYTES = 3 * GIB
 """CUDA context, communication buffers, fragmentation."""
-
-
-@dataclass(frozen=True)
-class ModelShape:
-    """A dense decoder."""
-
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    intermediate_size: int
-    vocab_size: int
-    is_tied: bool = False
-
-    @property
-    def layer_parameters(self) -> int:
-        """Matrices of one layer; norms and biases are left out (below 0.1 %)."""
-        attention = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
-        return attention + 3 * self.hidden_size * self.intermediate_size
-
-    @property
-    def head_parameters(self) -> int:
-        """One vocabulary matrix."""
-        return self.vocab_size * self.hidden_size
-
-    @property
-    def num_parameters(self) -> int:
-        """All, embeddings included."""
-        return self.num_layers * self.layer_parameters + self.head_parameters * (1 if self.is_tied else 2)
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """KV cache of one token in 16 bits."""
-        return 2 * 2 * self.num_layers * self.num_kv_heads * self.head_dim
-
-    def forward_flops(self, num_tokens: float, context_tokens: float) -> float:
-        """Operations of ``num_tokens`` tokens with ``context_tokens`` visible tokens on average.
-
-        Two per parameter in a matrix product (the embedding is a look-up), and four per pair of positions, head and
-        dimension in attention.
-        """
-        matrices = self.num_layers * self.layer_parameters + self.head_parameters
-        attention = 4.0 * self.num_layers * self.num_heads * self.head_dim * context_tokens
-        return num_tokens * (2.0 * matrices + attention)
-
-
-SHAPES = {
-    "Qwen3-0.6B": ModelShape(28, 1024, 16, 8, 128, 3072, 151_936, is_tied=True),
-    "Qwen3-1.7B": ModelShape(28, 2048, 16, 8, 128, 6144, 151_936, is_tied=True),
-    "Qwen3-4B": ModelShape(36, 2560, 32, 8, 128, 9728, 151_936, is_tied=True),
-    "Qwen3-8B": ModelShape(36, 4096, 32, 8, 128, 12_288, 151_936),
-    "Qwen3-14B": ModelShape(40, 5120, 40, 8, 128, 17_408, 151_936),
-    "Qwen3-32B": ModelShape(64, 5120, 64, 8, 128, 25_600, 151_936),
-    "Qwen2.5-72B": ModelShape(80, 8192, 64, 8, 128, 29_568, 152_064),
-    "Llama-3.1-70B": ModelShape(80, 8192, 64, 8, 128, 28_672, 128_256),
-}
-
-
 _POSITIONS = {"Qwen3": (40_960, 32_768), "Qwen2.5": (32_768, 32_768), "Llama-3.1": (131_072, 131_072)}
 """Family -> positions of ``config.json``, and those that YaRN counts from."""
 
@@ -119,28 +47,6 @@ GPUS = {
     "h200": Gpu("H200", 141e9, 989e12, 4.8e12),
     "b200": Gpu("B200", 180e9, 2250e12, 7.7e12),
 }
-
-
-def read_shape(model: str) -> ModelShape:
-    """Read the shape of a name in `SHAPES` (also as a hub id), a model folder or a ``config.json``.
-
-    `ModelFolderError`: no such name or file, or the file does not describe a dense decoder.
-    """
-    name = model.rpartition("/")[2]
-    if name in SHAPES and not Path(model).exists():
-        return SHAPES[name]
-    path = Path(model) / "config.json" if Path(model).is_dir() else Path(model)
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        values = {ours: int(fields[theirs]) for ours, theirs in _FIELDS.items()}
-    except FileNotFoundError:
-        raise ModelFolderError(f"got model {model!r}, expected a folder or one of {', '.join(SHAPES)}") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelFolderError(f"{path} does not describe a dense decoder: {type(error).__name__} {error}") from error
-    if fields.get("num_experts") or fields.get("num_local_experts"):
-        raise ModelFolderError(f"{path} describes a mixture of experts, which repairgym plan does not support")
-    head_dim = int(fields.get("head_dim") or values["hidden_size"] // values["num_heads"])
-    return ModelShape(**values, head_dim=head_dim, is_tied=bool(fields.get("tie_word_embeddings", False)))
 
 
 @dataclass(frozen=True)
@@ -174,67 +80,16 @@ def training_memory(shape: ModelShape, gpu: Gpu, config: PlanCommandConfig, num_
     for parallel in (number for number in _powers(num_gpus) if num_gpus % number == 0):
         num_tokens = config.context_tokens / parallel
         rank = config.lora_rank if config.update == "lora" else 0
-        share = Share(num_gpus, num_tokens, min(config.head_chunk_tokens, num_tokens), rank)
+        num_logit_tokens = min(config.head_chunk_tokens, num_tokens)
+        share = Share(num_gpus, num_tokens, num_logit_tokens, rank, is_checkpointing=config.is_checkpointing)
         memory = TrainingMemory(step_parts(shape, share) | {"workspace": float(_WORKSPACE_BYTES)}, parallel)
         if memory.total_bytes <= room:
             return memory
     raise ConfigError(
         f"training needs {memory.total_bytes / GIB:.0f} GiB on each of {num_gpus} GPUs; {room / GIB:.0f} are usable: "
         "raise machine.num_gpus, lower context_tokens, or set update='lora'"
+        f"{'' if config.is_checkpointing else ' or is_checkpointing=true'}"
     )
-
-
-@dataclass(frozen=True)
-class Share:
-    """The part of a step that one process computes, with activation checkpointing."""
-
-    num_processes: int
-    num_tokens: float
-    """Of a micro-batch."""
-    num_logit_tokens: float
-    """Positions whose logits are in memory at one time."""
-    lora_rank: int = 0
-    """0: all weights are trained."""
-    is_bf16: bool = True
-
-
-def step_parts(shape: ModelShape, share: Share) -> dict[str, float]:
-    """Return the bytes of one process at the peak of a step, by name; tensors only."""
-    trained = _lora_parameters(shape, share.lora_rank) if share.lora_rank else float(shape.num_parameters)
-    frozen = shape.num_parameters if share.lora_rank else 0.0
-    root = shape.head_parameters * (1 if shape.is_tied else 2)
-    root_gradient = 0 if share.lora_rank else root
-    value_bytes = 2 if share.is_bf16 else 4
-    inner, cached = shape.num_heads * shape.head_dim, 2 * shape.num_kv_heads * shape.head_dim
-    # Of the recomputed layer: norms and residuals in float32, the rest in the type of its products.
-    width = 4 * 6 * shape.hidden_size + value_bytes * (5 * inner + 3 * cached + 6 * shape.intermediate_size)
-    inputs = 4.0 * share.num_tokens * shape.hidden_size
-    always = {
-        "weights and moments": (_STATE_BYTES * trained + 4 * frozen) / share.num_processes,
-        # Two layers, the gradient of one, and its float32 buffer for the exchange where that is another.
-        "gathered layers": shape.layer_parameters * (3.0 * value_bytes + (4.0 if share.is_bf16 else 0.0)),
-        "one layer": share.num_tokens * width,
-    }
-    logits = 3.0 * 4.0 * share.num_logit_tokens * min(shape.vocab_size, ComputeConfig().head_chunk_vocab)
-    start = {
-        "embeddings and head": 4.0 * (root + root_gradient),
-        "inputs of layers": inputs * shape.num_layers,
-        "logits": logits,
-    }
-    end = {
-        "embeddings and head": 4.0 * (root + 2 * root_gradient),
-        "gradients": 4 * trained / share.num_processes,
-        "inputs of layers": inputs,
-    }
-    return always | max(start, end, key=lambda parts: sum(parts.values()))
-
-
-def _lora_parameters(shape: ModelShape, rank: int) -> float:
-    """Parameters of adapters on all seven matrices of each layer."""
-    inner = shape.head_dim * shape.num_heads, shape.head_dim * shape.num_kv_heads
-    sides = [shape.hidden_size + inner[0]] * 2 + [shape.hidden_size + inner[1]] * 2
-    sides += [shape.hidden_size + shape.intermediate_size] * 3
-    return float(shape.num_layers * rank * sum(sides))
 
 
 def generation_memory(shape: ModelShape, gpu: Gpu, config: PlanCommandConfig, num_gpus: int) -> GenerationMemory:
@@ -306,7 +161,7 @@ def estimate(config: PlanCommandConfig) -> Estimate:
 
     site = Site(num_replicas, max_sequences, step_s, machine.num_cores, machine.num_sandboxes)
     episodes = draw_episodes(config.episode, num_episodes, config.seed)
-    flops = _FORWARDS * shape.forward_flops(num_episodes * length, length / 2.0)
+    flops = (_FORWARDS + config.is_checkpointing) * shape.forward_flops(num_episodes * length, length / 2.0)
     return Estimate(
         shape=shape,
         yarn_factor=yarn_factor,

@@ -213,9 +213,9 @@ class _TokenLogProbs(torch.autograd.Function):
                 by_logits = torch.exp(logits - totals[part, None]).mul_(-upstream)
                 _add_at(by_logits, ids - first, upstream[:, 0])
                 if by_hidden is not None:
-                    by_hidden[part] += by_logits @ weight[columns]
+                    by_hidden[part].addmm_(by_logits, weight[columns])
                 if by_weight is not None:
-                    by_weight[columns] += by_logits.T @ rows
+                    by_weight[columns].addmm_(by_logits.T, rows)
                 if by_bias is not None:
                     by_bias[columns] += by_logits.sum(dim=0)
         return by_hidden, by_weight, by_bias, None, None, None
