@@ -90,3 +90,16 @@ def test_a_run_keeps_what_decides_its_numbers_of_the_machine(tmp_path):
         keep("verl.num_nodes=2")
     with pytest.raises(InputError, match=r"rl\.num_groups=3 .*--config"):
         keep("rl.num_groups=3")
+
+
+def test_stored_successes_are_written_for_verls_sft_trainer(tmp_path, synthetic_run):
+    pytest.importorskip("pyarrow")
+    base = ROOT / "src/repairgym/data/base"
+    machine = ["verl.gpus_per_node=2", "verl.sequence_parallel=2", "verl.rollout_tensor_parallel=2"]
+    result = cli("verl", "sft", synthetic_run, base, tmp_path / "out", "phase=rl", "sft.batch_size=2", *machine)
+    assert result.exit_code == 0, result.output
+    assert "-m verl.trainer.sft_trainer" in result.stdout
+    assert (tmp_path / "out" / "samples.parquet").is_file()
+    machine = ["verl.device=cpu", "verl.engine=embedded", "verl.rollout_tensor_parallel=1", "verl.sequence_parallel=1"]
+    result = cli("verl", "sft", synthetic_run, base, tmp_path / "out", *machine)
+    assert "use repairgym train sft" in result.output

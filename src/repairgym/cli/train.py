@@ -29,7 +29,7 @@ from repairgym.config import recipes
 from repairgym.config.algorithms import PRESETS
 from repairgym.config.learning import AlgorithmConfig, SftConfig, StepDpoConfig
 from repairgym.config.rollout import RolloutConfig
-from repairgym.errors import ConfigError, TaskError
+from repairgym.errors import ConfigError
 from repairgym.training.run_settings import CallConfig, keep_config
 
 START = "start"
@@ -132,18 +132,12 @@ def _fit_stored(run: Path, start: Path, stage: str, phase: str, max_per_task: in
     check_run(run)
     model = find_model(start)
     from repairgym.cli.display import ProgressDisplay
-    from repairgym.inference.loading import load_tokenizer
     from repairgym.rollout.store import RunStore
-    from repairgym.training.supervised import fit_samples, keep_successes, supervised_samples
+    from repairgym.training.supervised import fit_samples, stored_samples
 
     def recipe() -> str:
         with RunStore.open(run / "run.db") as store, ProgressDisplay() as progress:
-            # By id: the order in which episodes happened to end must not decide what is learned.
-            stored = sorted(store.trajectories(phase=phase), key=lambda trajectory: trajectory.id)
-            successes = keep_successes(stored, max_per_task)
-            if not successes:
-                raise TaskError(f"{run} has no passed trajectory in phase {phase!r}; run repairgym rollout first")
-            samples = supervised_samples(successes, config, load_tokenizer(model))
+            samples = stored_samples(store, phase, max_per_task, config, model)
             fit_samples(model, run / "checkpoints" / stage, samples, config, store, progress)
         return stage
 

@@ -3,15 +3,23 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from repairgym.cli.options import configured
+from repairgym.cli.arguments import find_model, open_stored
+from repairgym.cli.options import Config, config_files, configured
 from repairgym.config.cluster import VerlConfig, VerlRecipe
 from repairgym.config.loading import file_or_preset, load_config, to_toml
-from repairgym.config.recipes import DistillThenGrpoConfig, RlCommandConfig, TwoStageConfig
+from repairgym.config.recipes import (
+    DistillThenGrpoConfig,
+    RftCommandConfig,
+    RlCommandConfig,
+    SftCommandConfig,
+    TwoStageConfig,
+)
 from repairgym.config.selection import DataSetSelection
+from repairgym.errors import ConfigError
 from repairgym.training.run_settings import CallConfig
 
 VerlRecipeOption = Annotated[
@@ -57,15 +65,21 @@ def load_verl_plan(
     from repairgym.bridges.verl.config_files import read_comments
     from repairgym.bridges.verl.training import SOURCES
 
-    of_machine = [text.removeprefix(_MACHINE_PREFIX) for text in overrides if text.startswith(_MACHINE_PREFIX)]
-    others = [text for text in overrides if not text.startswith(_MACHINE_PREFIX)]
+    others, of_machine = _split_overrides(overrides)
     resolved = load_config(SOURCES[recipe], config, others)
     comments = {key: text for file in config or () for key, text in read_comments(file).items()}
     comments |= {text.partition("=")[0].strip(): "given on the command line" for text in others}
     return VerlPlan(recipe, resolved, load_config(VerlConfig, file_or_preset(machine), of_machine), comments)
 
 
-app = typer.Typer(help="Configurations and data sets of RL under verl.", no_args_is_help=True, add_completion=False)
+def _split_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the overrides of a recipe, and those of the machine without their prefix."""
+    of_machine = [text for text in overrides if text.startswith(_MACHINE_PREFIX)]
+    others = [text for text in overrides if text not in of_machine]
+    return others, [text.removeprefix(_MACHINE_PREFIX) for text in of_machine]
+
+
+app = typer.Typer(help="Configurations and data sets of verl.", no_args_is_help=True, add_completion=False)
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="a.b=value; verl.a=value for the machine.")]
 
@@ -114,6 +128,41 @@ def data(
 
     selected = select_tasks(TaskStore(tasks).load(), config)
     typer.echo(f"{selected.summary}; {write_rows(selected.tasks, out)} rows: {out}")
+
+
+@app.command()
+def sft(
+    run: Annotated[Path, typer.Argument(help="Run folder with passed trajectories.")],
+    start: Annotated[Path, typer.Argument(help="Model to start from.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    overrides: Overrides = None,
+    recipe: Annotated[Literal["sft", "rft"], typer.Option(help="As repairgym train sft or rft.")] = "sft",
+    config: Config = None,
+    machine: Machine = None,
+) -> None:
+    """Write samples and configuration for verl's SFT trainer and print the command that runs it.
+
+    Example: repairgym verl sft runs/own models/base verl-rft --recipe rft rft.compute.micro_batch_tokens=131072
+    """
+    from repairgym.bridges.verl.supervised import write_supervised
+    from repairgym.training.supervised import stored_samples
+
+    plain, of_machine = _split_overrides(overrides or [])
+    cls: type[SftCommandConfig] | type[RftCommandConfig] = SftCommandConfig if recipe == "sft" else RftCommandConfig
+    plan = load_config(cls, config_files(config), plain)
+    trained, max_per_task = (
+        (plan.sft, plan.max_per_task) if isinstance(plan, SftCommandConfig) else (plan.rft, plan.collect.max_per_task)
+    )
+    loaded = load_config(VerlConfig, file_or_preset(machine), of_machine)
+    if loaded.device == "cpu":
+        raise ConfigError("verl.device='cpu': the command of verl's SFT trainer needs GPUs; use repairgym train sft")
+    model = find_model(start)
+    with open_stored(run) as store:
+        samples = stored_samples(store, plan.phase, max_per_task, trained, model)
+    command, variables = write_supervised(samples, trained, loaded, model, out)
+    num_left_out = len(samples) % trained.batch_size
+    typer.echo(f"{len(samples)} samples; verl leaves {num_left_out} out of each pass: it learns whole batches only")
+    typer.echo(" ".join([*(f"{name}={value}" for name, value in variables.items()), *command]))
 
 
 @app.command()

@@ -100,6 +100,17 @@ def supervised_samples(
     return samples
 
 
+def stored_samples(store: RunStore, phase: str, max_per_task: int, config: SftConfig, model: Path) -> list[Sample]:
+    """Samples of the passed trajectories of a stored phase, for the model in folder ``model``; a `TaskError` if none.
+
+    Sorted by id: the order in which episodes happened to end must not decide what is learned.
+    """
+    successes = keep_successes(sorted(store.trajectories(phase=phase), key=lambda stored: stored.id), max_per_task)
+    if not successes:
+        raise TaskError(f"the run has no passed trajectory in phase {phase!r}; run repairgym rollout first")
+    return supervised_samples(successes, config, load_tokenizer(model))
+
+
 def fit_samples(
     start: Path, target: Path, samples: list[Sample], config: SftConfig, store: RunStore, progress: Progress
 ) -> None:

@@ -129,7 +129,9 @@ def write_stage(stage: Stage, machine: VerlConfig, paths: VerlPaths) -> Path:
         encoding="utf-8",
     )
     settings += run_settings(paths, stage.phase, machine)
-    text = _HEAD.format(folder=paths.folder, name=CONFIG_NAME) + "\n".join(_lines(settings, stage.comments or {}))
+    text = _HEAD.format(folder=paths.folder, name=CONFIG_NAME) + "\n".join(
+        setting_lines(settings, stage.comments or {})
+    )
     config = paths.folder / f"{CONFIG_NAME}.yaml"
     config.write_text(f"{text}\n", encoding="utf-8")
     return config
@@ -178,7 +180,8 @@ def run_settings(paths: VerlPaths, phase: str, machine: VerlConfig) -> Iterator[
         yield fixed(f"{ray}.include_dashboard", False, "our choice: tests start many")
 
 
-def _lines(settings: Iterable[Setting], comments: Mapping[str, str]) -> Iterator[str]:
+def setting_lines(settings: Iterable[Setting], comments: Mapping[str, str]) -> Iterator[str]:
+    """Yield lines of YAML, each with our key and its comment, or with the reason for its value."""
     tree: dict[str, Any] = {}
     for setting in settings:
         *sections, name = setting.key.split(".")

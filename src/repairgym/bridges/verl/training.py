@@ -219,13 +219,14 @@ def write_rows(tasks: Sequence[Task], path: Path) -> int:
         raise TaskError(
             f"{path} would hold tasks of the splits {splits or 'none'}, expected one; see: repairgym tasks show"
         )
-    arrow = _pyarrow()
+    arrow = parquet_package()
     with written_whole(path) as stream:
         arrow.parquet.write_table(arrow.Table.from_pylist(rows_of(tasks)), stream)
     return len(tasks)
 
 
-def _pyarrow() -> Any:
+def parquet_package() -> Any:
+    """Import pyarrow with its Parquet files; `ConfigError` where it is not installed."""
     try:
         import pyarrow.parquet
     except ImportError:
