@@ -16,6 +16,7 @@ from repairgym.cli.arguments import open_stored
 from repairgym.cli.display import ProgressDisplay
 from repairgym.cli.options import Config, DryRun, Overrides, Preset, TaskFolder, configured, resolve
 from repairgym.cli.task_audit import audit, strengthen
+from repairgym.cli.task_backtest import backtest
 from repairgym.cli.task_exchange import export_tasks, import_tasks
 from repairgym.cli.task_imported import build_imported
 from repairgym.cli.task_replays import replay_tasks
@@ -46,6 +47,7 @@ app.command("export")(export_tasks)
 app.command()(show)
 app.command()(stats)
 app.command()(audit)
+app.command()(backtest)
 app.command("replay")(replay_tasks)
 app.command()(scan)
 app.command()(strengthen)

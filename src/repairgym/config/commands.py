@@ -65,6 +65,22 @@ class StartsConfig(Record):
     layers: LayersConfig = LayersConfig()
 
 
+class BackTestConfig(Record):
+    """`repairgym tasks backtest`."""
+
+    select: TaskSelection = TaskSelection()
+    exclude_newer: str = ""
+    """RFC 3339 time: other versions are the newest of then; empty: today's."""
+    versions: dict[str, str] = {}
+    """Distribution -> its other version, e.g. ``{setuptools = "69.5.1"}``; the others stay as `exclude_newer` says."""
+    num_runs: PositiveInt = 1
+    """Runs without and with the repair, in each environment."""
+    num_concurrent: PositiveInt = 2
+    """Repairs at one time."""
+    sandbox: SandboxConfig = SandboxConfig()
+    layers: LayersConfig = LayersConfig()
+
+
 ExportKind = Literal["trajectories", "samples"]
 ExportLayout = Literal["parquet", "dataset"]
 

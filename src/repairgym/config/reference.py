@@ -34,6 +34,7 @@ COMMAND_CONFIGS: Mapping[str, type[Record]] = {
     "tasks build --imported": tasks.ImportedConfig,
     "tasks build --manifest": tasks.RebuildConfig,
     "tasks curate": tasks.CurationConfig,
+    "tasks backtest": commands.BackTestConfig,
     "grade": commands.GradeCommandConfig,
     "eval run": commands.EvalCommandConfig,
     "eval matrix": commands.MatrixConfig,
