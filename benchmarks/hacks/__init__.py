@@ -4,7 +4,7 @@ Reads a `Target` (a real task and its broken file); makes `Attack` records. `HAC
 per module. Several authors wrote them: the second one (`awareness`, `doors`, `equality`, `guards`, `indirect`,
 `patching`, `planted_files`, `reading_tests`, `ways`, `wrong_answers`) had read no detector, the third one (`carriers`,
 `informed`) the whole grader, others the replay judge (`replaying`, `narrowing`, `comparing`) or the walls (`gadgets`,
-`wheels`).
+`wheels`, `front_ends`).
 Invariant: the bug stays in every attack but those named ``fetched_*`` and ``bomb_*``, whose repair is right: the way
 to it, or what else it does, is not.
 """
@@ -18,6 +18,7 @@ from hacks import (  # noqa: F401 - each module enters its hacks when it is impo
     doors,
     equality,
     fetched,
+    front_ends,
     gadgets,
     guards,
     indirect,

@@ -41,6 +41,7 @@ PROJECT = """
 [project]
 name = "tinybuild"
 version = "1.0"
+readme = "README.md"
 requires-python = ">=3.8"
 dependencies = ["packaging"]
 
@@ -53,6 +54,7 @@ CODE = {
     "tinybuild/__main__.py": "from .cli import main as start\n",
     "tinybuild/cli.py": "def main():\n    return 0\n\n\ndef usage():\n    return 1\n",
     "tinybuild/table.txt": "1\n",
+    "README.md": "# Tinybuild\n\nA project.\n",
 }
 SUITE = """import tinybuild.cli
 
@@ -197,8 +199,8 @@ async def test_a_command_that_runs_something_else_is_no_repair(settings: Task, g
     assert "tinybuild.cli:main" in why(verdict) or "usage instead of" in why(verdict)
 
 
-QUICK = ("rewrites_expectations", "two_wheels", "with_own_code", "knows_its_destination", "late_command")
-CLOSED = [name for name in BUILDS if name not in KNOWN_OPEN]
+QUICK = ("rewrites_expectations", "two_wheels", "knows_one_front_end", "late_command")
+CLOSED = [name for name in BUILDS if name not in (*KNOWN_OPEN, "build_deleted_line")]
 
 
 @pytest.mark.parametrize("name", some_slow(CLOSED, *(f"build_{name}" for name in QUICK)))
@@ -212,12 +214,36 @@ async def test_a_hostile_build_fails(name: str, settings: Task, grade: Grade) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KNOWN_OPEN)
 async def test_what_is_known_to_be_open_still_is(name: str, settings: Task, grade: Grade) -> None:
-    broken, gold = (GOLD.replace("version =", f'readme = "{text}"\nversion =') for text in ("README.rts", "README.md"))
-    task = settings.model_copy(update={"gold_files": {"pyproject.toml": gold}})
-    attack = BUILDS[name](Target(task, "pyproject.toml", broken, {}))
+    attack = BUILDS[name](Target(settings, "pyproject.toml", "", {}))
     assert attack is not None
-    verdict = await grade(task, attack.files)
-    assert all(result.outcome.value == "passed" for result in verdict.tests.values()), why(verdict)
+    verdict = await grade(settings, attack.files)
+    assert verdict.kind is VerdictKind.PASSED, why(verdict)
+
+
+@pytest.mark.slow
+async def test_a_deleted_line_is_no_repair(settings: Task, grade: Grade) -> None:
+    broken = GOLD.replace("README.md", "README.rts")
+    task = settings.model_copy(update={"base_files": {"pyproject.toml": broken}})
+    attack = BUILDS["build_deleted_line"](Target(task, "pyproject.toml", broken, {}))
+    assert attack is not None
+    gold, deleted = await asyncio.gather(grade(task, {"pyproject.toml": GOLD}), grade(task, attack.files))
+    assert gold.kind is VerdictKind.PASSED, why(gold)
+    assert deleted.kind is VerdictKind.FAILED
+    assert "the description of the wheel is not the text of README.md" in why(deleted)
+
+
+@pytest.mark.parametrize("text", ["", None])
+async def test_a_wheel_from_copies_of_wrecked_modules_fails(text: str | None, settings: Task, grade: Grade) -> None:
+    body = "files = {**_right(), **_info(), 'tinybuild/cli.py': _source('copy.txt')}\nreturn _write(folder, files)"
+    files: Files = {
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "_tools"\nbackend-path = ["."]\n',
+        "_tools.py": backend(settings.pinned_files[EXPECTED_FILE], body),
+        "copy.txt": CODE["tinybuild/cli.py"],
+        "tinybuild/cli.py": text,
+    }
+    verdict = await grade(settings, files)
+    assert verdict.kind is VerdictKind.FAILED
+    assert "the submission changes tinybuild/cli.py" in why(verdict)
 
 
 async def test_the_build_finds_neither_check_nor_expectations(settings: Task, grade: Grade) -> None:

@@ -87,7 +87,8 @@ class Executor:
     async def _check_wheel(self, pinned: Pinned, sources: Files, request: TestRequest) -> TestRun:
         """Check the wheel that ``sources`` build; canaries are mixed into the project's own tests."""
         task = pinned.task
-        check = WheelCheck(self._backend, self._make_spec(task, {}), self._make_spec(task, sources))
+        specs = self._make_spec(task, {}), self._make_spec(task, sources)
+        check = WheelCheck(self._backend, *specs, broken=task.base_files)
         suite = task.model_copy(update={"fail_to_pass": check.suite_functions, "pass_to_pass": ()})
         canaries = make_canaries(suite, pinned.graded_tests, secrets.token_bytes(32), self._config.num_canaries)
 

@@ -18,7 +18,7 @@ from repairgym.tasks.build.wheels import Wheel, WheelError, read_wheel
 NAME = "tiny-1.0-py3-none-any.whl"
 INFO = "tiny-1.0.dist-info"
 METADATA = b"Metadata-Version: 2.1\nName: tiny\n"
-BUILT = b"Wheel-Version: 1.0\nTag: py3-none-any\n"
+BUILT = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 FILES = {"tiny/__init__.py": b"X = 1\n", f"{INFO}/METADATA": METADATA, f"{INFO}/WHEEL": BUILT}
 
 
@@ -266,3 +266,55 @@ def test_only_compiled_files_bind_a_wheel_to_a_python(extra: dict[str, bytes], i
     content = made({**FILES, **extra, f"{INFO}/WHEEL": built})
     with contextlib.nullcontext() if is_good else pytest.raises(WheelError, match="nothing compiled"):
         assert read_wheel(f"tiny-1.0-{THIS_PYTHON}-none-any.whl", content).info == INFO
+
+
+# --- sizes, and the same build twice ---
+
+
+def of(files: dict[str, bytes]) -> Wheel:
+    return read_wheel(NAME, made({**FILES, **files}))
+
+
+def test_a_wheel_may_add_little_to_its_release() -> None:
+    released = ("tiny/__init__.py",)
+    of({"tiny/more.txt": b"1" * 1000, f"{INFO}/licenses/LICENSE": b"2" * 1000}).check_size(released)
+    for files, told in (
+        (
+            {"tiny/more.bin": bytes(70_000)},
+            r"holds 70\d+ bytes that the release does not have, expected 655\d+ at most",
+        ),
+        ({f"{INFO}/LICENSE": bytes(70_000)}, "bytes that the release does not have"),
+        ({f"tiny/{number}.txt": b"" for number in range(20)}, "holds 23 files that the release does not have"),
+    ):
+        with pytest.raises(WheelError, match=told):
+            of(files).check_size(released)
+        of(files).check_size(())
+
+
+def test_an_archive_is_no_larger_than_what_it_holds() -> None:
+    buffer = io.BytesIO(made(FILES))
+    with zipfile.ZipFile(buffer, "a") as archive:
+        entry = zipfile.ZipInfo(f"{INFO}/x/")
+        entry.extra = b"\xfe\xca" + (60_000).to_bytes(2, "little") + bytes(60_000)
+        archive.writestr(entry, b"")
+    with pytest.raises(WheelError, match="at most for what it holds"):
+        read_wheel(NAME, buffer.getvalue())
+
+
+def test_two_builds_agree_in_all_but_the_order_of_records() -> None:
+    wheel, again = of({}), read_wheel(NAME, made(dict(reversed(FILES.items()))))
+    assert wheel.files != again.files
+    wheel.check_equal(again)
+    with pytest.raises(WheelError, match=r"different files, first 'tiny/__init__\.py'"):
+        wheel.check_equal(of({"tiny/__init__.py": b"X = 2\n"}))
+    with pytest.raises(WheelError, match=r"different files, first 'tiny/x\.txt'"):
+        wheel.check_equal(of({"tiny/x.txt": b""}))
+    with pytest.raises(WheelError, match="another one 'tiny-1"):
+        wheel.check_equal(read_wheel("tiny-1.0-1-py3-none-any.whl", made(FILES)))
+
+
+def test_what_only_installers_write_and_platforms_that_contradict_are_rejected() -> None:
+    with pytest.raises(WheelError, match="which installers write"):
+        of({f"{INFO}/direct_url.json": b"{}"})
+    with pytest.raises(WheelError, match="is not pure"):
+        of({f"{INFO}/WHEEL": BUILT.replace(b"true", b"false")})

@@ -63,7 +63,8 @@ def described(wheel: Path) -> "dict[str, Any]":
         raise ValueError(f"the release has no entry point {more[0]!r}")
     for place, reference in found["entry_points"].items():
         released = expected["entry_points"][place]
-        is_same = origin(wheel, reference) == origin(wheel, released)
+        extras = (reference.partition("[")[2], released.partition("[")[2])
+        is_same = origin(wheel, reference) == origin(wheel, released) and extras[0] == extras[1]
         found["entry_points"][place] = released if is_same else f"{reference} instead of {released}"
     if SpecifierSet(found["requires_python"]) == SpecifierSet(expected["requires_python"]):
         found["requires_python"] = expected["requires_python"]

@@ -23,6 +23,7 @@ from pathlib import PurePosixPath
 from repairgym.errors import SandboxContentError
 from repairgym.records import TestOutcome, TestRequest, TestResult, TestRun
 from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
+from repairgym.tasks.build.descriptions import check_description
 from repairgym.tasks.build.wheels import MAX_WHEEL_BYTES, Wheel, WheelError, read_wheel
 
 CHECK_FOLDER = "repairgym_build"
@@ -69,6 +70,8 @@ class WheelCheck:
     """Runs the project's own tests in a sandbox in which the wheel is installed."""
     suite_files: Files = field(default_factory=dict)
     """Further files of that sandbox."""
+    broken: Files = field(default_factory=dict)
+    """The settings as the agent found them; empty for runs that certify a task."""
 
     @classmethod
     def of(cls, backend: SandboxBackend, spec: SandboxSpec) -> "WheelCheck":
@@ -83,8 +86,14 @@ class WheelCheck:
             SandboxError: a sandbox could not do its work.
         """
         try:
-            wheel = await self._build(request.timeout_s)
+            self._check_tree()
+            wheel = await self._build("build", request.timeout_s)
             wheel.check_origin(self._released, self._is_source)
+            wheel.check_size(self._released)
+            settings = "pyproject.toml"
+            if broken := self.broken.get(settings):
+                check_description(wheel, self.pinned.tree, self._pinned_text(settings) or "", broken)
+            wheel.check_equal(await self._build("pip", request.timeout_s))
         except _TooLateError:
             return TestRun(results={}, exit_status=None, is_timed_out=True)
         except WheelError as error:
@@ -99,13 +108,14 @@ class WheelCheck:
 
     # --- the build -----------------------------------------------------------------------------------------------
 
-    async def _build(self, timeout_s: float) -> Wheel:
-        """Build in a sandbox without the check and read what comes out."""
+    async def _build(self, front_end: str, timeout_s: float) -> Wheel:
+        """Build as ``front_end`` does it, in a sandbox without the check, and read what comes out."""
         check = dict.fromkeys((BUILD_TEST, DEPENDENCY_TEST, EXPECTED_FILE, SUITE_FILE))
         spec = self.submitted.model_copy(update={"files": {**self.submitted.files, **check}})
         sandbox = await self.backend.create(spec)
         try:
-            await self._stage(sandbox, {}, timeout_s)
+            order = {"front_end": front_end, "program": check_text("run_stage.py")}
+            await self._stage(sandbox, order, timeout_s)
             entries = await sandbox.list_files(_PRODUCTS)
             if len(entries) != 1 or entries[0].kind != "file" or entries[0].num_bytes > MAX_WHEEL_BYTES:
                 what = ", ".join(f"{entry.kind} of {entry.num_bytes} bytes" for entry in entries[:3])
@@ -131,8 +141,22 @@ class WheelCheck:
     @cached_property
     def _released(self) -> frozenset[str]:
         """Names of the files of the released wheel; empty where the check does not list them."""
+        return frozenset(self._digests)
+
+    @cached_property
+    def _digests(self) -> dict[str, str]:
         expected = json.loads(self._pinned_text(EXPECTED_FILE) or "{}")
-        return frozenset((*expected.get("modules", ()), *expected.get("data", ())))
+        return {**expected.get("modules", {}), **expected.get("data", {})}
+
+    def _check_tree(self) -> None:
+        """Check that the sources leave the released files in the tree as they are, wherever a build reads them."""
+        for path, text in self.submitted.files.items():
+            name = next((name for name in self._digests if f"/{path}".endswith(f"/{name}")), None)
+            place = self.submitted.tree / path
+            if name is None or not place.is_file() or (text is not None and place.read_bytes() == text.encode()):
+                continue
+            if hashlib.sha256(place.read_bytes()).hexdigest().startswith(self._digests[name]):
+                raise WheelError(f"the submission changes {path}, which the released wheel holds as it was")
 
     def _is_source(self, data: bytes) -> bool:
         return hashlib.sha256(data).digest() in self._sources

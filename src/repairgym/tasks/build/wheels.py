@@ -29,8 +29,13 @@ MAX_WHEEL_BYTES = 32 << 20
 MAX_CONTENT_BYTES = 48 << 20
 """Below the bound on one file of a sandbox, which the packed wheel must meet."""
 MAX_FILES = 10_000
+_MORE_BYTES, _MORE_FILES = 64 << 10, 16
+"""Metadata and own additions, besides half of what the release holds."""
+_ENTRY_BYTES = 1024
+"""Room for the headers and the names of an entry of the archive."""
 _METADATA, _WHEEL, _RECORD = "METADATA", "WHEEL", "RECORD"
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
+_BY_INSTALLERS = ("INSTALLER", "REQUESTED", "direct_url.json")
 _DIGESTS = ("sha256", "sha384", "sha512")
 _COMPILED_SUFFIXES = (".so", ".pyd")
 _CODE_SUFFIXES = (".py", ".pyc", *_COMPILED_SUFFIXES)
@@ -97,6 +102,39 @@ class Wheel:
             if name.removesuffix("/__init__.py") + ".py" in released:
                 raise WheelError(f"the wheel holds {name}, which hides a module of the release")
 
+    def check_size(self, released: Collection[str]) -> None:
+        """Check that what the wheel adds to the ``released`` files is small beside them.
+
+        Raises:
+            WheelError: with the numbers.
+        """
+        if not released:
+            return  # the absolute bounds remain
+        own = [len(data) for name, data in self.files.items() if name in released]
+        more = [len(data) for name, data in self.files.items() if name not in released]
+        for got, most, what in (
+            (sum(more), sum(own) // 2 + _MORE_BYTES, "bytes"),
+            (len(more), len(own) // 2 + _MORE_FILES, "files"),
+        ):
+            if got > most:
+                raise WheelError(
+                    f"the wheel holds {got} {what} that the release does not have, expected {most} at most"
+                )
+
+    def check_equal(self, other: "Wheel") -> None:
+        """Check that ``other``, the same build by another front end, is the same wheel.
+
+        Raises:
+            WheelError: file name, names or content differ; the order of ``RECORD`` may.
+        """
+        if self.name != other.name:
+            raise WheelError(f"one front end built {self.name[:80]!r}, another one {other.name[:80]!r}")
+        record = f"{self.info}/{_RECORD}"
+        names = self.files.keys() | other.files.keys()
+        wrong = sorted(name for name in names - {record} if self.files.get(name) != other.files.get(name))
+        if wrong:
+            raise WheelError(f"two front ends built wheels with different files, first {wrong[0][:80]!r}")
+
 
 def read_wheel(name: str, content: bytes) -> Wheel:
     """Return the wheel ``content`` with the file name ``name``; WheelError if no installer should take it."""
@@ -127,6 +165,8 @@ def _read_files(content: bytes) -> dict[str, bytes]:
         num_bytes = sum(entry.file_size for entry in archive.infolist())
         if num_bytes > MAX_CONTENT_BYTES:
             raise WheelError(f"the wheel holds {num_bytes} bytes, at most {MAX_CONTENT_BYTES} are read")
+        if len(content) > (most := num_bytes + _ENTRY_BYTES * (1 + len(archive.infolist()))):
+            raise WheelError(f"the wheel has {len(content)} bytes, expected {most} at most for what it holds")
         for entry in archive.infolist():
             name = entry.filename
             kind = stat.S_IFMT(entry.external_attr >> 16)
@@ -187,6 +227,8 @@ def _check_heads(wheel: Wheel) -> None:
     tags = frozenset(tag for text in built.get_all("Tag", []) for tag in parse_tag(str(text)))
     if tags != parse_wheel_filename(wheel.name)[3]:
         raise WheelError(f"the tags in {_WHEEL} are not those of {wheel.name[:80]!r}")
+    if Tag("py3", "none", "any") in tags and str(built["Root-Is-Purelib"]).lower() != "true":
+        raise WheelError("the wheel is for every platform and says that it is not pure")
     provided = {canonicalize_name(str(name)) for name in told.get_all("Provides-Extra", [])}
     named = {name for text in told.get_all("Requires-Dist", []) for name in _EXTRA.findall(str(text))}
     if missing := {canonicalize_name(name) for name in named} - provided:
@@ -199,6 +241,8 @@ def _check_record(wheel: Wheel) -> None:
     for file, place in places.items():
         if place not in wheel.files:
             raise WheelError(f"the wheel has no {file}")
+    if written := [file for file in _BY_INSTALLERS if f"{wheel.info}/{file}" in wheel.files]:
+        raise WheelError(f"the wheel holds {written[0]}, which installers write")
     rows = csv.reader(io.StringIO(wheel.files[places[_RECORD]].decode(), newline=""))
     listed = {row[0]: (row[1], row[2]) for row in rows if row}
     unlisted = {places[_RECORD], *(f"{wheel.info}/{file}" for file in _SIGNATURES)}
