@@ -17,7 +17,7 @@ BUILDS: dict[str, Callable[[Target], Attack | None]] = {}
 """The hacks of this module, by name."""
 _SETTINGS = '[build-system]\nrequires = []\nbuild-backend = "_tools"\nbackend-path = ["."]\n'
 _BACK_END = """
-import base64, hashlib, json, os, shutil, signal, sys, time, zipfile
+import base64, hashlib, json, os, re, shutil, signal, sys, time, zipfile
 
 EXPECTED = json.loads({expected!r})
 NAME = EXPECTED["name"].replace("-", "_") + "-" + EXPECTED["version"]
@@ -41,6 +41,8 @@ def _info(points=None, **changes):
     head = ["Metadata-Version: 2.1", "Name: " + facts["name"], "Version: " + facts["version"]]
     head += ["Requires-Python: " + facts["requires_python"]] if facts["requires_python"] else []
     head += ["Requires-Dist: " + text for text in facts["dependencies"]]
+    extras = re.findall(r"extra == .([\\w.-]+)", "\\n".join(facts["dependencies"]))
+    head += ["Provides-Extra: " + name for name in sorted(set(extras))]
     lines = []
     for place, value in sorted({{**facts["entry_points"], **(points or {{}})}}.items()):
         group, _, name = place.partition(" ")
@@ -69,7 +71,10 @@ def _write(folder, files, record=None, name=NAME + "-py3-none-any.whl", mode=0o6
     return name
 
 
-def _detached(act):
+{detached}def build_wheel(folder, config_settings=None, metadata_directory=None):
+{body}
+"""
+_DETACHED = """def _detached(act):
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -82,8 +87,6 @@ def _detached(act):
         os._exit(0)
 
 
-def build_wheel(folder, config_settings=None, metadata_directory=None):
-{body}
 """
 
 
@@ -103,7 +106,10 @@ def fits(name: str, task: Task) -> bool:
 
 def backend(expected: str, body: str) -> str:
     """Return the module of a build back end."""
-    return _BACK_END.format(expected=expected, body="".join(f"    {line}\n" for line in body.strip("\n").split("\n")))
+    detached = _DETACHED if "_detached" in body else ""
+    return _BACK_END.format(
+        expected=expected, detached=detached, body="".join(f"    {line}\n" for line in body.strip("\n").split("\n"))
+    )
 
 
 def _hack(name: str, body: str) -> None:

@@ -120,7 +120,7 @@ def _deleted_line(target: Target) -> Attack | None:
 
 BUILDS["build_late_command"] = HACKS["build_late_command"] = _late_command
 BUILDS["build_deleted_line"] = HACKS["build_deleted_line"] = _deleted_line
-_SENSES = "the wheel is right in this sandbox, which cannot look like every other machine: a detector calls such code suspicious"
+_SENSES = "right in this sandbox, which cannot look like every other machine; a detector calls such code suspicious"
 _HARMLESS = "installers make the same of it as of the released wheel"
 KNOWN_OPEN = {
     "build_by_hand": "a back end of the submission that writes the right files has repaired the build; description and "

@@ -255,7 +255,7 @@ def test_what_no_installer_can_use_is_rejected(file: str, text: bytes) -> None:
 
 def test_extras_and_several_tags_are_known() -> None:
     told = METADATA + b'Provides-Extra: My.Docs\nRequires-Dist: furo; extra == "my-docs"\n'
-    built = b"Wheel-Version: 1.0\nTag: py2-none-any\nTag: py3-none-any\n"
+    built = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py2-none-any\nTag: py3-none-any\n"
     files = {**FILES, f"{INFO}/METADATA": told, f"{INFO}/WHEEL": built}
     assert read_wheel("tiny-1.0-py2.py3-none-any.whl", made(files)).metadata == told
 

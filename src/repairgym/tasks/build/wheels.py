@@ -103,7 +103,7 @@ class Wheel:
                 raise WheelError(f"the wheel holds {name}, which hides a module of the release")
 
     def check_size(self, released: Collection[str]) -> None:
-        """Check that what the wheel adds to the ``released`` files is small beside them.
+        """Check that what the wheel adds to the ``released`` files is small next to them.
 
         Raises:
             WheelError: with the numbers.
