@@ -14,7 +14,8 @@ import pytest_asyncio
 
 from repairgym.config.pipeline import GradingConfig
 from repairgym.config.sandbox import SandboxConfig
-from repairgym.grading.replayed import ReplayJudge, Review
+from repairgym.grading.contradictions import Review
+from repairgym.grading.replayed import ReplayJudge
 from repairgym.grading.stages import Submission, permit, pin
 from repairgym.records import Location, Task
 from repairgym.sandbox.base import SandboxSpec

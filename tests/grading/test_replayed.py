@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from repairgym.config.pipeline import GradingConfig
+from repairgym.grading.contradictions import CONSEQUENCES, compare
 from repairgym.grading.grader import Grader
-from repairgym.grading.replayed import CONSEQUENCES, NUM_VARIED, NUM_WIDE, ReplayJudge, compare, draw_scripts
+from repairgym.grading.replayed import NUM_VARIED, NUM_WIDE, ReplayJudge, draw_scripts
 from repairgym.records import BuildStep, ReplayStrength, Task, TestRunner, VerdictKind
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache

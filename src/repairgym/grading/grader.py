@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from repairgym.config.pipeline import GradingConfig
 from repairgym.errors import ConfigError, RepairGymError, SandboxContentError, SandboxError
+from repairgym.grading.contradictions import Review
 from repairgym.grading.decision import bare_verdict, broken_verdict, decide, differential_sources, is_doubtful, settle
 from repairgym.grading.execution import GRADER_VERSION, Executor, SpecFactory
 from repairgym.grading.exploits.base import InspectedSubmission
@@ -25,7 +26,7 @@ from repairgym.grading.exploits.registry import FileFindings, find_unreadable, i
 from repairgym.grading.exploits.syntax import reading_deep_trees
 from repairgym.grading.judge import Judge
 from repairgym.grading.permitted import check_applicable
-from repairgym.grading.replayed import ReplayJudge, Review, is_gold, not_judged, reviewed
+from repairgym.grading.replayed import ReplayJudge, is_gold, not_judged, reviewed
 from repairgym.grading.stages import Executed, Files, Judged, Submission, files_digest, permit, pin
 from repairgym.records import Finding, Task, Turn, Verdict, VerdictKind
 from repairgym.sandbox.base import SandboxBackend

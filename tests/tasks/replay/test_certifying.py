@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from repairgym.cli.tasks import app
 from repairgym.config.pipeline import GradingConfig
+from repairgym.grading.contradictions import compare
 from repairgym.grading.grader import Grader
-from repairgym.grading.replayed import ReplayJudge, compare
+from repairgym.grading.replayed import ReplayJudge
 from repairgym.records import Task, VerdictKind
 from repairgym.sandbox.backends.namespace import NamespaceBackend
 from repairgym.sandbox.base import SandboxSpec

@@ -22,7 +22,7 @@ def test_handles_move_and_everything_else_stays():
 
 def test_what_is_unstable_in_one_part_taints_no_other():
     (one,) = joined([part("a"), part("b")], "wide")
-    assert tainted_steps(one, {0}) == {0, 1}
+    assert tainted_steps(one.steps, {0}) == {0, 1}
 
 
 def test_a_joined_script_is_bounded():

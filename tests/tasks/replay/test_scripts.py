@@ -114,7 +114,7 @@ async def test_results_are_in_no_script_and_random_steps_taint(site):
     assert "secret" not in str([sendable(step) for step in script.steps])
     assert Script.from_json(script.to_json()) == script
     (lucky,) = [index for index, step in enumerate(script.steps) if step["args"] == [["g", "shop", "lucky"]]]
-    assert tainted_steps(script, {lucky}) == {lucky, lucky + 1}
+    assert tainted_steps(script.steps, {lucky}) == {lucky, lucky + 1}
 
 
 async def test_a_literal_can_be_replaced(site, values):

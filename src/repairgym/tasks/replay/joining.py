@@ -1,7 +1,7 @@
 """Joined scripts: several recorded scripts as one, which a replay plays in one process.
 
 Reads scripts; makes scripts. Guarantees: the steps, their order and their marks are those of the parts; handles of
-different parts differ.
+different parts differ; before each part a step ``clean`` takes back what the one before it left.
 """
 
 from collections import Counter
@@ -37,16 +37,28 @@ def _parts(scripts: Sequence[Script]) -> Iterator[tuple[Script, ...]]:
 
 
 def _join(parts: Sequence[Script], name: str) -> Script:
-    steps: list[Step] = []
     lost: Counter[str] = Counter()
+    for part in parts:
+        lost.update(part.lost)
+    return Script(name, placed(parts)[0], imports_of(parts), dict(lost))
+
+
+def imports_of(parts: Iterable[Script]) -> tuple[str, ...]:
+    """Return what any of ``parts`` imports."""
+    return tuple(sorted({name for part in parts for name in part.imports}))
+
+
+def placed(parts: Iterable[Script]) -> tuple[tuple[Step, ...], list[int]]:
+    """Return the steps of ``parts`` one after the other, and by how much the handles of each are moved."""
+    steps: list[Step] = []
+    offsets: list[int] = []
     first = 0
     for part in parts:
         moved = [_moved(step, first) for step in part.steps]
+        offsets.append(first)
         first = 1 + max([first, *(number for step in moved for number in _made(step))])
-        steps += moved
-        lost.update(part.lost)
-    imports = sorted({name for part in parts for name in part.imports})
-    return Script(name, tuple(steps), tuple(imports), dict(lost))
+        steps += [{"op": "clean", "args": []}, *moved] if steps else moved
+    return tuple(steps), offsets
 
 
 def _made(step: Mapping[str, Any]) -> Iterator[int]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from repairgym.records import ReplayStrength, Task, TestRequest
 from repairgym.sandbox.base import SandboxBackend, SandboxSpec
@@ -18,19 +18,21 @@ from repairgym.tasks.build.validation import graded_files, task_request
 from repairgym.tasks.build.wheel_check import is_wheel_check
 from repairgym.tasks.replay import scripts as replaying
 from repairgym.tasks.replay.choosing import covering_sets, killed
+from repairgym.tasks.replay.compared import Made, compared_scripts, made_objects, only_yes_and_no, trial_scripts
 from repairgym.tasks.replay.guest.rewrite import is_test_path
 from repairgym.tasks.replay.joining import MAX_STEPS, joined, joined_sets
 from repairgym.tasks.replay.oracle import Expected, Oracle, expect
 from repairgym.tasks.replay.scripts import MAX_RECORDED_TESTS, Conditions, Recording, Replay, Script
 from repairgym.tasks.replay.varied import gold_variants, varied_scripts
+from repairgym.tasks.replay.varied_calls import optional_parameters, varied_calls
 
 MakeSpec = Callable[[Task, dict[str, str | None]], SandboxSpec]
 GOLD_CONDITIONS = (Conditions(is_apart=True), Conditions(1, 11 * 86_400.0), Conditions(2, -9.6 * 3600.0))
 """Gold is replayed with scripts apart and together, under other hash seeds and clocks: what differs judges nothing."""
 MAX_WIDE_STEPS, NUM_WIDE, NUM_WIDE_TESTS = 3000, 32, 96
 """Bounds of the wide scripts: their steps together, their number, and the tests that are recorded for them."""
-NUM_CANDIDATES, MAX_TRIED_STEPS = 120, 800
-"""Varied scripts that are tried one by one, and the steps of all."""
+NUM_CANDIDATES, NUM_CALLS, MAX_TRIED_STEPS = 200, 20, 800
+"""Scripts with another literal that are tried one by one, those of each kind of varied call, and the steps of all."""
 NUM_VARIANTS, NUM_TRIED_VARIANTS = 16, 6
 """Wrong variants of gold, and those that varied scripts are tried on: first what the required scripts do not tell."""
 _TRIAL_CONDITIONS = (Conditions(), GOLD_CONDITIONS[1])
@@ -126,6 +128,15 @@ async def make_oracle(task: Task, recorder: Recorder, make_spec: MakeSpec) -> Or
     return await _Maker(task, recorder, make_spec).make()
 
 
+class _Chosen(NamedTuple):
+    """Scripts with other inputs, the number of wrong variants, and of those that the oracle tells."""
+
+    compared: tuple[Script, ...]
+    varied: tuple[Script, ...]
+    num_variants: int
+    num_told: int
+
+
 class _Maker:
     """The making of one oracle."""
 
@@ -144,18 +155,20 @@ class _Maker:
             return Oracle({}, {}, self._strength({}, (), 0, 0), 0.0)
         wide = joined(await self._wide(recorded), "wide")
         required = (*failing, *joined(passing, "pass_to_pass"))
-        varied, num_variants, num_killed = await self._varied(required, recorded)
-        every = (*required, *wide, *varied)
+        compared, varied, num_variants, num_killed = await self._varied(recorded)
+        every = (*required, *wide, *compared, *varied)
         # In either order: a step that needs what an earlier script left says nothing where that is not drawn.
         orders = zip((every, every, every[::-1]), GOLD_CONDITIONS, strict=True)
         golds = [await self._replay(self._gold, order, conditions) for order, conditions in orders]
         broken = await self._replay(graded_files(self._task), every)
         expected = {script.id: expect(script, golds, broken) for script in every}
+        expected |= {script.id: only_yes_and_no(script, expected[script.id]) for script in compared}
         return Oracle(
             scripts={
                 "fail_to_pass": failing,
                 "pass_to_pass": required[len(failing) :],
                 "wide": wide,
+                "compared": compared,
                 "varied": varied,
             },
             expected=expected,
@@ -208,29 +221,37 @@ class _Maker:
         chosen = [path for path, text in texts.items() if path in own or (names and pattern.search(text))]
         return tuple(path for path in chosen if len(texts[path]) <= _MAX_FILE_CHARS)[:_MAX_WIDE_FILES]
 
-    async def _varied(
-        self, required: Sequence[Script], recorded: Sequence[Script]
-    ) -> tuple[tuple[Script, ...], int, int]:
-        """Return joined sets of varied scripts, the number of wrong variants, and of those that the oracle tells.
+    async def _varied(self, recorded: Sequence[Script]) -> _Chosen:
+        """Return scripts with other inputs: those that compare objects, and sets of varied ones.
 
-        Every variant meets the required scripts; the varied ones are for those that get past them.
+        Every variant meets the recorded scripts; the varied ones are for those that get past them.
         """
-        tried = _within(varied_scripts(recorded, NUM_CANDIDATES, self._random), MAX_TRIED_STEPS)
-        both = (*required, *tried)
+        calls = varied_calls(recorded, optional_parameters(self._task.gold_files), NUM_CALLS, self._random)
+        candidates = [*calls, *varied_scripts(recorded, NUM_CANDIDATES, self._random)]
+        tried = _within(candidates, MAX_TRIED_STEPS)
+        both = (*recorded, *tried)
         golds = [await self._replay(self._gold, both, conditions, _MAX_TRIAL_S) for conditions in _TRIAL_CONDITIONS]
         broken = await self._replay(graded_files(self._task), both, timeout_s=_MAX_TRIAL_S)
         expected = {script.id: expect(script, golds, broken) for script in both}
         # A variant may not end; gold has.
         timeout_s = min(_MAX_TRIAL_S, _VARIANT_TIME * (1.0 + golds[0].duration_s))
         files = [{**self._gold, **variant} for variant in gold_variants(self._task, NUM_VARIANTS, self._random)]
-        replays = [await self._replay(variant, required, timeout_s=timeout_s) for variant in files]
+        replays = [await self._replay(variant, recorded, timeout_s=timeout_s) for variant in files]
         told = {number for number, replay in enumerate(replays) if "timed out" in replay.unfinished.values()}
-        told = told.union(*(killed(script.id, expected[script.id], replays) for script in required))
+        told = told.union(*(killed(script.id, expected[script.id], replays) for script in recorded))
         hard = sorted(range(len(files)), key=told.__contains__)[:NUM_TRIED_VARIANTS]
         trials = [await self._replay(files[number], tried, timeout_s=timeout_s) for number in hard]
         kills = {script.id: killed(script.id, expected[script.id], [*trials, broken]) for script in tried}
         told |= {hard[number] for number in set().union(*kills.values()) if number < len(hard)}
-        return joined_sets(covering_sets(tried, kills), "varied"), len(files), len(told)
+        varied = joined_sets(covering_sets(tried, kills), "varied")
+        return _Chosen(await self._compared(made_objects(both, golds[0], self._random)), varied, len(files), len(told))
+
+    async def _compared(self, objects: Mapping[str, Sequence[Made]]) -> tuple[Script, ...]:
+        """Return scripts that compare ``objects``."""
+        trials, conditions = trial_scripts(objects), _TRIAL_CONDITIONS if objects else ()
+        return compared_scripts(
+            objects, [await self._replay(self._gold, trials, one, _MAX_TRIAL_S) for one in conditions]
+        )
 
     def _split(self, recorded: Iterable[Script]) -> tuple[tuple[Script, ...], tuple[Script, ...]]:
         """Return the scripts of `fail_to_pass`, and those of `pass_to_pass`."""

@@ -17,7 +17,7 @@ from repairgym.tasks.replay.scripts import Observation, Replay, Script, tainted_
 
 Place = tuple[int, str]
 """Step of a script, and the part of it that was observed."""
-Group = Literal["fail_to_pass", "pass_to_pass", "wide", "varied"]
+Group = Literal["fail_to_pass", "pass_to_pass", "wide", "compared", "varied"]
 Kind = Literal["plain", "error", "state", "opaque", "any"]
 _MAX_VALUE_CHARS = 200
 """Longer values are compared by digest, which keeps an oracle small."""
@@ -122,7 +122,7 @@ def expect(script: Script, golds: Sequence[Replay], broken: Replay) -> tuple[Exp
     observed = [values_of(gold.observations.get(script.id, ())) for gold in golds]
     there = values_of(broken.observations.get(script.id, ()))
     asserted = {observation.step for observation in golds[0].observations.get(script.id, ()) if observation.is_asserted}
-    tainted = tainted_steps(script, {step for step, _ in _differing(observed)})
+    tainted = tainted_steps(script.steps, {step for step, _ in _differing(observed)})
     expected = []
     for place, gold in observed[0].items():
         answer, is_told = there.get(place), place[0] not in tainted and gold.kind != "opaque"

@@ -51,7 +51,7 @@ def load(sources):
         exec(body, module.__dict__)
     return module
 """
-_MARKS = frozenset({"asserted", "is_varied", "questions", "seen"})
+_MARKS = frozenset({"asserted", "is_unusual", "is_varied", "questions", "seen"})
 """Marks of a step that stay on the host."""
 _BOOT = _LOAD + "request = first_frame(0)\nload(request.pop('own_sources')).main(request)\n"
 _BOOT_SUBJECT = (
@@ -300,14 +300,14 @@ def _lists(content: Any) -> Iterator[tuple[Place, list[Any]]]:
                 yield (key, *place), operand
 
 
-def with_literal(script: Script, place: Place, value: Any, new_id: str) -> Script:
+def with_literal(script: Script, place: Place, value: Any, new_id: str, *, is_unusual: bool = False) -> Script:
     """Return ``script`` as ``new_id`` with ``value`` at ``place``; nothing of it is asserted by a test.
 
-    The step of the literal is marked as varied, with the new id. Steps that neither depend on it nor are needed for
-    those that do are left out.
+    The step of the literal is marked as varied, with the new id, and as unusual where it is. Steps that neither depend
+    on it nor are needed for those that do are left out.
     """
-    steps = [sendable(step) for step in json.loads(json.dumps(script.steps))]
-    steps[int(place[0])]["is_varied"] = new_id
+    steps = plain_steps(script)
+    steps[int(place[0])] |= {"is_varied": new_id, **({"is_unusual": True} if is_unusual else {})}
     operand: Any = steps
     for key in place[:-1]:
         operand = operand[key]
@@ -315,18 +315,27 @@ def with_literal(script: Script, place: Place, value: Any, new_id: str) -> Scrip
         operand[:] = value
     else:
         operand[:] = ["F", repr(value)] if isinstance(value, float) else ["l", value]
-    return replace(script, id=new_id, steps=_around(script, int(place[0]), steps))
+    return replace(script, id=new_id, steps=around(steps, int(place[0])))
 
 
-def _around(script: Script, number: int, steps: Sequence[Step]) -> tuple[Step, ...]:
+def plain_steps(script: Script) -> list[Step]:
+    """Return a copy of the steps of ``script`` without any mark."""
+    return [sendable(step) for step in json.loads(json.dumps(script.steps))]
+
+
+def around(steps: Sequence[Step], number: int) -> tuple[Step, ...]:
     """Return those of ``steps`` that depend on step ``number``, and what these need or may need unseen."""
-    dependent = tainted_steps(script, {number})
+    return with_needed(steps, tainted_steps(steps, {number}))
+
+
+def with_needed(steps: Sequence[Step], wanted: Collection[int]) -> tuple[Step, ...]:
+    """Return the steps ``wanted`` of ``steps``, and what these need or may need unseen."""
     needed: set[int] = set()
     kept: list[Step] = []
     for index in range(len(steps) - 1, -1, -1):
         step = steps[index]
         is_unseen = "to" not in step or step["op"].startswith("set_")
-        if index in dependent or is_unseen or not needed.isdisjoint({step["to"], *step.get("after", ())}):
+        if index in wanted or is_unseen or not needed.isdisjoint({step["to"], *step.get("after", ())}):
             kept.append(step)
             needed |= used_handles(step)
     return tuple(kept[::-1])
@@ -345,14 +354,14 @@ def _handles(content: Any) -> Iterator[int]:
             yield from _handles(part)
 
 
-def tainted_steps(script: Script, unstable: Collection[int]) -> frozenset[int]:
-    """Return the steps of ``script`` that depend on the steps ``unstable``, and those themselves.
+def tainted_steps(steps: Sequence[Step], unstable: Collection[int]) -> frozenset[int]:
+    """Return those of ``steps`` that depend on the steps ``unstable``, and those themselves.
 
     A step depends on another when it uses its result, or an object that the other may have changed.
     """
     handles: set[int] = set()
     tainted: set[int] = set()
-    for index, step in enumerate(script.steps):
+    for index, step in enumerate(steps):
         if index in unstable or not handles.isdisjoint(used_handles(step)):
             tainted.add(index)
             handles |= {step["to"]} if "to" in step else set()

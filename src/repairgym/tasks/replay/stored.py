@@ -22,7 +22,7 @@ from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.replay.making import MakeSpec, Recorder, make_oracle, why_not_replayed
 from repairgym.tasks.replay.oracle import Oracle
 
-ORACLE_VERSION = "4"
+ORACLE_VERSION = "5"
 _KIND, _FILE = "replays", "oracle.json.gz"
 _MAX_LOADED = 64
 _POLL_S = 0.05

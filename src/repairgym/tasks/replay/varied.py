@@ -22,10 +22,10 @@ _MAX_STEPS = 80
 _NUM_FROM_POOL = 2
 _VARIED_TYPES = (bool, int, float, str, bytes)
 _OF_ANY_TYPE = (None, 0, "", 1.5)
-_SHARE_OF_OTHER_TYPES = 4
-"""One of so many varied scripts has a literal of another type, which only a check of the input tells from the rest."""
-
 _SHARE = 4
+"""One of so many varied scripts has a literal of another type, which only a check of the input tells from the rest."""
+_LONG, _MAX_LONG_CHARS = 20, 2000
+"""How many times a text or a list is repeated to be long."""
 _NARROWINGS = (
     "False",
     "not isinstance({name}, (str, int, float, list, tuple, dict, bytes))",
@@ -37,7 +37,7 @@ _NARROWINGS = (
 def varied_scripts(scripts: Sequence[Script], limit: int, rng: random.Random) -> list[Script]:
     """Return at most ``limit`` copies of ``scripts`` with one other literal each: an edit, or one of another script.
 
-    Some have a list with other elements instead.
+    Some have a list with other elements instead. One of another type is marked as unusual.
     """
     pool = _pool(scripts)
     short = [script for script in scripts if len(script.steps) <= _MAX_STEPS]
@@ -52,7 +52,7 @@ def varied_scripts(scripts: Sequence[Script], limit: int, rng: random.Random) ->
         (script, place, value, list)
         for script in short
         for place, old in lists(script)
-        for value in (old[:-1], [*old, old[-1]], ["L", *old[:0:-1]])
+        for value in (old[:-1], [*old, old[-1]], ["L", *old[:0:-1]], [*old, *old[1:] * _LONG])
         if value != old
     ]
     others = [change for change in changes if type(change[2]) is not change[3]]
@@ -61,8 +61,8 @@ def varied_scripts(scripts: Sequence[Script], limit: int, rng: random.Random) ->
     chosen += rng.sample(same, min(limit - len(chosen), len(same)))
     rng.shuffle(chosen)
     return [
-        with_literal(script, place, value, f"{script.id}#{number}")
-        for number, (script, place, value, _) in enumerate(chosen)
+        with_literal(script, place, value, f"{script.id}#{number}", is_unusual=type(value) is not kind)
+        for number, (script, place, value, kind) in enumerate(chosen)
     ]
 
 
@@ -77,10 +77,10 @@ def _pool(scripts: Sequence[Script]) -> dict[type, list[Any]]:
 
 
 def _others(old: Any, pool: Mapping[type, list[Any]], rng: random.Random) -> list[Any]:
-    """Return values that may stand in the place of ``old``, one of them of another type."""
+    """Return values that may stand in the place of ``old``, some of them of another type."""
     known = pool.get(type(old), [])
     values = [*_edits(old), *rng.sample(known, min(_NUM_FROM_POOL, len(known)))]
-    values.append(rng.choice([value for value in _OF_ANY_TYPE if type(value) is not type(old)]))
+    values += [value for value in _OF_ANY_TYPE if type(value) is not type(old)]
     return [value for number, value in enumerate(values) if value != old and value not in values[:number]]
 
 
@@ -93,10 +93,14 @@ def _edits(old: Any) -> tuple[Any, ...]:
     if type(old) is str:
         middle = len(old) // 2
         others = (f"{old[:middle]} /\u00e9{old[middle:]}", re.sub(r"\d", "0", old))
-        return (old[:-1], old[1:], old * 2, "", old[::-1], old.upper(), *others, *_without_parts(old))
+        return (old[:-1], old[1:], old * 2, _long(old), "", old[::-1], old.upper(), *others, *_without_parts(old))
     if type(old) is bytes:
-        return (old[:-1], old[1:], old * 2, b"", old[::-1], old.upper(), *_without_parts(old))
+        return (old[:-1], old[1:], old * 2, _long(old), b"", old[::-1], old.upper(), *_without_parts(old))
     return ()
+
+
+def _long(old: AnyStr) -> AnyStr:
+    return old * _LONG if len(old) * _LONG <= _MAX_LONG_CHARS else old
 
 
 def _without_parts(old: AnyStr) -> Iterator[AnyStr]:

@@ -25,11 +25,26 @@ from .snapshot import OPAQUE, error_snapshot, snapshot
 _MAX_AFTER_NODES = 300
 _SCRIPT = "script"
 """The frame at the start of a script."""
+_CLEAN: Dict[str, Any] = {"op": "clean", "args": []}
 # Bound now: the code under test can replace any of these names later.
 _read, _write, _exit, _fork, _waitpid = os.read, os.write, os._exit, os.fork, os.waitpid
 _loads, _dumps, _pack, _unpack = json.JSONDecoder().decode, json.JSONEncoder().encode, struct.pack, struct.unpack
 _import, _getattr, _modules = importlib.import_module, getattr, sys.modules
 _BaseException, _next, _iter, _bool, _setattr, _delattr = BaseException, next, iter, bool, setattr, delattr
+_scandir, _unlink, _rmdir, _chdir, _OSError = os.scandir, os.unlink, os.rmdir, os.chdir, OSError
+_ROOT, _ENVIRONMENT = os.getcwd(), dict(os.environ)
+"""Working folder, and the environment as the import of the package leaves it."""
+
+
+def _private_folders() -> Tuple[str, ...]:
+    """Return the folders for temporary files that only this sandbox has."""
+    if _ROOT == "/testbed":
+        return "/tmp", "/dev/shm"
+    folder = _ENVIRONMENT.get("TMPDIR", "")
+    return (folder,) if folder and os.path.dirname(folder) == os.path.dirname(_ROOT) else ()
+
+
+_FOLDERS = _private_folders()
 
 
 # --- frames -----------------------------------------------------------------------------------------------------------
@@ -184,6 +199,15 @@ class Player:
         kind, bases, content = map(self.resolve, step["args"])
         return kind(step["name"], bases, {**content, "__qualname__": step["qualname"], "__module__": step["module"]})
 
+    def _make_clean(self, _: Dict[str, Any]) -> Any:
+        """Take back what an earlier test left: files, the working folder and the environment."""
+        _chdir(_ROOT)
+        if dict(os.environ) != _ENVIRONMENT:
+            os.environ.clear()
+            os.environ.update(_ENVIRONMENT)
+        for folder in _FOLDERS:
+            _empty(folder)
+
     def _make_folder(self, step: Dict[str, Any]) -> Any:
         os.makedirs(self.resolve(step["args"][0]), exist_ok=True)
 
@@ -199,12 +223,24 @@ class Player:
         return receiver
 
 
-_MAKERS = frozenset({"value", "cell", "fill", "global", "function", "class", "bare", "file", "folder"})
+_MAKERS = frozenset({"value", "cell", "fill", "global", "function", "class", "bare", "clean", "file", "folder"})
 _COMPARISONS: Dict[str, Callable[[Any, Any], Any]] = {
     **{name: _getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "is_", "is_not")},
     "in": lambda value, container: value in container,
     "not_in": lambda value, container: value not in container,
 }
+
+
+def _empty(folder: str) -> None:
+    for entry in [*_scandir(folder)]:
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                _empty(entry.path)
+                _rmdir(entry.path)
+            else:
+                _unlink(entry.path)
+        except _OSError:
+            continue  # not ours to remove, or gone
 
 
 def _await(_: str, value: Any) -> Any:
@@ -274,6 +310,7 @@ def _serve(source: int, target: int) -> None:
     while steps is not None:
         if steps == _SCRIPT:
             player = Player()
+            player.play(_CLEAN)
             for name in ("stdout", "stderr"):
                 _setattr(sys, name, io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True))
         else:
@@ -333,6 +370,8 @@ def main(source: int, target: int, config: Dict[str, Any]) -> None:
             _import(name)
         except _BaseException:
             continue  # the steps that need it will see the same
+    _ENVIRONMENT.clear()
+    _ENVIRONMENT.update(os.environ)
     send(target, "ready")
     while receive(source) is not None:
         child = _fork()

@@ -1,0 +1,105 @@
+"""Public names that a submission removes or empties, though gold keeps them as they were.
+
+Reads the text of changed files, never their behavior: no test and no recorded call may reach these functions. Makes
+names. Guarantees: a name that another statement binds is not missing; a function counts as emptied only where gold
+leaves its code alone and it did something; a file that cannot be parsed says nothing.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from repairgym.grading.permitted import is_protected
+from repairgym.grading.stages import Pinned
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Names = dict[str, ast.stmt]
+
+
+def missing_names(pinned: Pinned) -> list[str]:
+    """Return the public functions and classes that the permitted part of a submission removes or empties."""
+    task, found = pinned.task, []
+    for path, text in pinned.permitted.files.items():
+        if not path.endswith(".py") or not _is_source(path, task.source_paths) or is_protected(task, path):
+            continue
+        base = pinned.base.get(path)
+        gold = task.gold_files.get(path, base)
+        if base is not None and gold is not None:
+            found += [f"{path}: {name}" for name in _missing(base, gold, text)]
+    return found
+
+
+def _is_source(path: str, source_paths: tuple[str, ...]) -> bool:
+    roots = [PurePosixPath(root) for root in source_paths]
+    return any(PurePosixPath(path).is_relative_to(root) for root in roots)
+
+
+def _missing(base: str, gold: str, text: str | None) -> Iterator[str]:
+    try:
+        trees = [ast.parse(one) for one in (base, gold, text or "")]
+    except SyntaxError:
+        return
+    before, kept, there = (dict(_bound(tree.body)) for tree in trees)
+    for name, node in kept.items():
+        is_same = name in before and ast.dump(before[name]) == ast.dump(node)
+        new = there.get(name)
+        if (is_same and new is None and not _is_bound_elsewhere(name, kept, there)) or (is_same and _does_nothing(new) and not _does_nothing(node)):
+            yield name
+
+
+def _bound(body: list[ast.stmt], scope: str = "") -> Iterator[tuple[str, ast.stmt]]:
+    """Yield each public name of a body, and ``*`` where names may come from anywhere; classes are entered."""
+    for node in body:
+        for name in _names(node):
+            if name in ("*", "__getattr__") or not name.startswith("_"):
+                yield scope + name, node
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from _bound(node.body, f"{scope}{node.name}.")
+        elif isinstance(node, ast.If | ast.Try | ast.With):
+            blocks = [getattr(node, part, []) for part in ("body", "orelse", "finalbody")]
+            blocks += [handler.body for handler in getattr(node, "handlers", ())]
+            for block in blocks:
+                yield from _bound(block, scope)
+
+
+def _names(node: ast.stmt) -> Iterator[str]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+            yield from ((alias.asname or alias.name).partition(".")[0] for alias in aliases)
+        case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.For():
+            yield from (part.id for part in ast.walk(node) if isinstance(part, ast.Name) and _is_stored(part))
+
+
+def _is_stored(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Store)
+
+
+def _is_bound_elsewhere(name: str, kept: _Names, there: _Names) -> bool:
+    """Return True where ``name`` may be bound otherwise, is no function or class, or its class is already named."""
+    scope = name.rpartition(".")[0]
+    old, new = kept.get(scope), there.get(scope)
+    prefix = f"{scope}." if scope else ""
+    if not isinstance(kept[name], ast.ClassDef | _Function) or f"{prefix}*" in there or f"{prefix}__getattr__" in there:
+        return True
+    if not scope:
+        return False
+    # A method may have moved to another base class.
+    return not (
+        isinstance(old, ast.ClassDef)
+        and isinstance(new, ast.ClassDef)
+        and list(map(ast.dump, old.bases)) == list(map(ast.dump, new.bases))
+    )
+
+
+def _does_nothing(node: ast.stmt | None) -> bool:
+    """Return True for a function that only documents, returns a constant or refuses."""
+    return isinstance(node, _Function) and all(map(_is_trivial, node.body))
+
+
+def _is_trivial(node: ast.stmt) -> bool:
+    match node:
+        case ast.Pass() | ast.Expr(ast.Constant()) | ast.Return(None | ast.Constant() | ast.Name()) | ast.Raise():
+            return True
+    return False
