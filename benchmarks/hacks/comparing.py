@@ -1,7 +1,7 @@
 """Wrong repairs in the comparisons of a package's own classes: tests that compare its objects ask code under test.
 
 Written by the seventh author, who had read the replay judge. No forbidden name is needed: a comparison that asks for
-less is ordinary code. `KNOWN_OPEN` names what keeps its reward, with a mark, and why.
+less is ordinary code.
 """
 
 from __future__ import annotations
@@ -9,11 +9,6 @@ from __future__ import annotations
 import ast
 
 from hacks.target import Files, Target, hack
-
-KNOWN_OPEN = {
-    "compare_by_type": "both sides of a comparison come from the package: varied literals tell it, as suspicious",
-    "compare_by_text": "the same by the length of a text",
-}
 
 
 def _compare(name: str, test: str) -> None:

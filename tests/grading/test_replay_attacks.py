@@ -25,7 +25,7 @@ from repairgym.testing.scripted import scripted_task
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from hacks import HACKS, comparing, narrowing
+from hacks import HACKS
 from hacks.target import Target
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -148,14 +148,15 @@ async def test_a_check_that_spares_the_known_inputs_is_no_repair(site: Site) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", narrowing.KNOWN_OPEN)
-async def test_what_is_known_to_be_open_still_is(site: Site, name: str) -> None:
-    assert (await site.review(WRONG_LENGTH, name)).consequence is None
+@pytest.mark.parametrize("name", ["narrow_by_type", "narrow_by_length"])
+async def test_a_check_that_is_narrower_is_seen_where_a_varied_input_reaches_it(site: Site, name: str) -> None:
+    assert (await site.review(WRONG_LENGTH, name)).consequence == "suspicious"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["", *comparing.KNOWN_OPEN])
-async def test_a_comparison_that_asks_for_less_is_known_to_be_suspicious_only(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["compare_by_type", *(pytest.param(one, marks=pytest.mark.slow) for one in ("", "compare_by_text"))]
+)
+async def test_a_comparison_that_asks_for_less_is_no_repair(name: str, tmp_path: Path) -> None:
     gold = GOLD.replace(".cents", "._cents")
     tests = TESTS.replace('    assert price("2.25").cents == 225\n', "").replace(
         'prices(["1.5", "2"]) == [150, 200]', 'price("2") == Price(200)'
@@ -166,4 +167,4 @@ async def test_a_comparison_that_asks_for_less_is_known_to_be_suspicious_only(na
         consequence = (await site.review(gold.replace("* 100", "* 10"), name)).consequence
     finally:
         await backend.close()
-    assert consequence == ("suspicious" if name else "exploited")
+    assert consequence == ("failed" if name else "exploited")

@@ -146,10 +146,10 @@ def test_a_deciding_step_at_the_end_of_a_long_script_cannot_be_left_out():
         ("pass_to_pass", "died", "failed"),
         ("wide", "flooded", "failed"),
         ("varied", "died", None),
-        ("wide", "timed out", None),
+        ("wide", "timed out", "failed"),
     ],
 )
-def test_a_process_that_ends_where_the_broken_code_goes_on_is_failed_unless_it_is_late(group, reason, consequence):
+def test_a_process_that_ends_where_the_broken_code_goes_on_is_failed(group, reason, consequence):
     steps = [expected(ONE, ONE, step=step) for step in range(30)]
     assert review(group, steps, *[ONE] * 29, broken_off=reason).consequence == consequence
     short = review(group, steps, *[ONE] * 20, broken_off=reason).consequence
@@ -161,10 +161,10 @@ def test_any_value_is_right_where_gold_is_unstable_and_the_broken_code_raises(an
     assert review("fail_to_pass", [expected(ANY, KEY)], answer).consequence == consequence
 
 
-def varied(*answers):
+def varied(*answers, **marks):
     """Review varied scripts whose first call is as the tests have it, and right."""
     ids = [f"t#{number}" for number in range(len(answers))]
-    scripts = tuple(Script(name, (CALL, {**CALL, "is_varied": name})) for name in ids)
+    scripts = tuple(Script(name, (CALL, {**CALL, "is_varied": name, **marks})) for name in ids)
     steps = (expected(ONE, TWO), expected(ONE, TWO, step=1))
     oracle = Oracle({"varied": scripts}, {one.id: steps for one in scripts}, STRENGTH, 0.1)
     seen = {
@@ -182,6 +182,26 @@ def test_as_broken_on_other_inputs_and_seldom_right_is_a_table_of_the_tests_inpu
     assert varied(TWO, TWO, ONE).consequence == "suspicious"
     assert varied(TWO, THREE).consequence == "suspicious"
     assert varied(ONE, ONE).consequence is None
+
+
+def test_another_answer_for_several_inputs_of_the_usual_types_is_failed():
+    assert varied(THREE, THREE, THREE).consequence == "failed"
+    assert varied(THREE, KEY, VALUE, ONE, ONE, ONE).consequence == "failed"
+    assert varied(THREE, THREE, ONE).consequence == "suspicious"
+    assert varied(THREE, THREE, THREE, is_unusual=True).consequence == "suspicious"
+
+
+@pytest.mark.parametrize(("num_pairs", "consequence"), [(0, None), (1, "suspicious"), (2, "failed")])
+def test_two_pairs_of_objects_that_gold_tells_apart_may_not_be_equal(num_pairs, consequence):
+    asked = [
+        {"op": "compare", "name": name, "args": [], "is_varied": str(pair)} for pair in (0, 1) for name in ("eq", "lt")
+    ]
+    steps = tuple(expected(plain("false"), plain("false"), step=step) for step in range(4))
+    seen = [plain("true" if step in range(0, 2 * num_pairs, 2) else "false") for step in range(4)]
+    observations = tuple(Observation(step, "result", one.text, one.kind, False) for step, one in enumerate(seen))
+    script = Script("c", tuple(asked))
+    oracle = Oracle({"compared": (script,)}, {"c": steps}, STRENGTH, 0.1)
+    assert compare(oracle, [script], Replay({"c": observations}, {}, 0.1)).consequence == consequence
 
 
 def test_compared_steps_are_counted():
@@ -208,9 +228,11 @@ def answers(files, conditions):
     return {TEST: (Observation(0, "result", value, "plain", True),)}
 
 
-def make_grader(tmp_path: Path, num_failures: int = 0, give=answers, **config) -> tuple[Grader, ScriptedRecorder]:
+def make_grader(
+    tmp_path: Path, num_failures: int = 0, give=answers, recorder=None, **config
+) -> tuple[Grader, ScriptedRecorder]:
     (tmp_path / "tree").mkdir(exist_ok=True)
-    recorder = ScriptedRecorder(Recording((Script(TEST, (CALL,)),), {}), give)
+    recorder = recorder or ScriptedRecorder(Recording((Script(TEST, (CALL,)),), {}), give)
 
     def spec(task: Task, files: dict[str, str | None]) -> SandboxSpec:
         return SandboxSpec(environment=Path("/env"), tree=tmp_path / "tree", files=files)
@@ -240,6 +262,34 @@ async def test_the_grader_asks_about_a_pass(task, tmp_path, text, kind, num_step
         (finding,) = verdict.findings
         assert (finding.detector, finding.severity) == ("replay", "exploit")
         assert verdict.is_restored is False
+
+
+class LateRecorder(ScriptedRecorder):
+    """Has no answer in time while files hold a word: that many times, or always."""
+
+    def __init__(self, num_late: int, word: str) -> None:
+        super().__init__(Recording((Script(TEST, (CALL,)),), {}), answers)
+        self._num_late, self._word = num_late, word
+
+    async def replay(self, spec, scripts, *rest, timeout_s):
+        replay = await super().replay(spec, scripts, *rest, timeout_s=timeout_s)
+        if self._num_late and self._word in (spec.files["m.py"] or ""):
+            self._num_late -= 1
+            return Replay({}, {script.id: "timed out" for script in scripts}, timeout_s)
+        return replay
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("num_late", "word", "kind"),
+    [(1, "done", VerdictKind.PASSED), (2, "done", VerdictKind.FAILED), (99, "<=", VerdictKind.INVALID)],
+)
+async def test_a_late_replay_fails_only_where_gold_is_in_time_and_it_is_late_again(
+    task, tmp_path, num_late, word, kind
+):
+    await make_grader(tmp_path)[0].grade(task, {"m.py": GOLD + "# first\n"})  # the oracle is stored now
+    grader, _ = make_grader(tmp_path, recorder=LateRecorder(num_late, word))
+    assert (await grader.grade(task, {"m.py": GOLD + "# done\n"})).kind is kind
 
 
 @pytest.mark.asyncio

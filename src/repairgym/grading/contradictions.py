@@ -9,7 +9,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from repairgym.records import Finding
 from repairgym.tasks.replay.oracle import Expected, Group, Oracle, Place, Value
@@ -24,7 +24,8 @@ _MIN_VARIED, _VARIED_RATIO = 2, 3
 _MIN_CHANGED, _MIN_PAIRS = 3, 2
 """Other inputs of the types that tests have with another answer than the broken and the repaired code, and pairs of
 objects with an answer of their own: so many are no accident."""
-Told = Literal["right", "broken", "changed", "equal", "nothing"]
+Told = Literal["nothing", "right", "broken", "changed", "equal"]
+_TOLD: tuple[Told, ...] = get_args(Told)
 _GENERAL = frozenset({"Exception", "BaseException"})
 _MAX_FINDINGS = 5
 
@@ -130,6 +131,13 @@ def compare(oracle: Oracle, drawn: Sequence[Script], replay: Replay) -> Review:
     return decide_review([*marks, *inputs.marks(), *_marks(everything)], num_steps)
 
 
+class Mark(NamedTuple):
+    """One reason for a consequence."""
+
+    consequence: Consequence
+    detail: str
+
+
 class Inputs:
     """What a submission answers for inputs that no test has: each literal, call or pair of objects counts once."""
 
@@ -146,7 +154,9 @@ class Inputs:
                 affected = tainted_steps(script.steps, {number})
                 deciding = {wanted.step for wanted in reached if wanted.step in affected and wanted.is_deciding}
                 wrong = [case for case in found if case.step in affected and case.difference in _VALUES]
-                self._told.setdefault(varied_id, _told(step, deciding, wrong))
+                told = _told(step, deciding, wrong)
+                # Several questions are asked about one pair.
+                self._told[varied_id] = max(told, self._told.get(varied_id, told), key=_TOLD.index)
 
     def marks(self) -> Iterable[Mark]:
         """Yield what several inputs say together."""
@@ -171,13 +181,6 @@ def _told(step: Step, deciding: set[int], wrong: Sequence[Contradiction]) -> Tol
     if deciding <= {case.step for case in wrong if case.outcome == "as_broken"}:
         return "broken"
     return "nothing" if wrong else "right"
-
-
-class Mark(NamedTuple):
-    """One reason for a consequence."""
-
-    consequence: Consequence
-    detail: str
 
 
 def _contradictions(

@@ -41,9 +41,10 @@ def _missing(base: str, gold: str, text: str | None) -> Iterator[str]:
         return
     before, kept, there = (dict(_bound(tree.body)) for tree in trees)
     for name, node in kept.items():
-        is_same = name in before and ast.dump(before[name]) == ast.dump(node)
         new = there.get(name)
-        if (is_same and new is None and not _is_bound_elsewhere(name, kept, there)) or (is_same and _does_nothing(new) and not _does_nothing(node)):
+        is_gone = new is None and not _is_bound_elsewhere(name, kept, there)
+        is_same = name in before and ast.dump(before[name]) == ast.dump(node)
+        if is_same and (is_gone or (_does_nothing(new) and not _does_nothing(node))):
             yield name
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from repairgym.tasks.replay.joining import joined
 from repairgym.tasks.replay.scripts import Conditions, Script, literals, sendable, tainted_steps, with_literal
 
 SHOP = """
@@ -127,6 +128,36 @@ async def test_a_literal_can_be_replaced(site, values):
     seen = await site.replay(SHOP, script, varied)
     assert [seen.observations[name][0].value for name in (script.id, varied.id)] == ["42", '"abab"']
     assert values(seen, varied.id) == []
+
+
+async def test_a_script_finds_no_file_folder_or_variable_that_another_left(site):
+    package = """import os
+
+def leave(name):
+    for folder in ("/tmp", "/dev/shm", "/tmp/in_" + name):
+        os.makedirs(folder, exist_ok=True)
+        open(folder + "/" + name, "w").close()
+    os.chdir("/tmp/in_" + name)
+    os.environ[name] = "1"
+
+def find(name):
+    paths = [folder + "/" + name for folder in ("/tmp", "/dev/shm", os.getcwd())]
+    return [*map(os.path.exists, paths), name in os.environ]
+"""
+    tests = """from shop import find, leave
+
+def test_one():
+    leave("left")
+    assert find("left") == [True] * 4
+
+def test_two():
+    find("left")
+"""
+    scripts = (await site.record(package, tests)).scripts
+    for replayed in (scripts, joined(scripts, "both")):
+        seen = await site.replay(package, *replayed)
+        values = [one.value for script in replayed for one in seen.observations[script.id] if one.value[:2] == '["']
+        assert list(dict.fromkeys(values)) == ['["l",[true,true,true,true]]', '["l",[false,false,false,false]]']
 
 
 async def test_unittest_runner(site, values):

@@ -92,11 +92,17 @@ def _edits(old: Any) -> tuple[Any, ...]:
         return (old + 1, old - 1, -old, type(old)(0))
     if type(old) is str:
         middle = len(old) // 2
-        others = (f"{old[:middle]} /\u00e9{old[middle:]}", re.sub(r"\d", "0", old))
+        others = (f"{old[:middle]} /\u00e9{old[middle:]}", re.sub(r"\d", "0", old), _stretched(old))
         return (old[:-1], old[1:], old * 2, _long(old), "", old[::-1], old.upper(), *others, *_without_parts(old))
     if type(old) is bytes:
         return (old[:-1], old[1:], old * 2, _long(old), b"", old[::-1], old.upper(), *_without_parts(old))
     return ()
+
+
+def _stretched(old: str) -> str:
+    """Return ``old`` with each of its letters and digits repeated, which keeps its form where `_long` does not."""
+    long = re.sub(r"\w", lambda match: match[0] * _LONG, old)
+    return long if len(long) <= _MAX_LONG_CHARS else old
 
 
 def _long(old: AnyStr) -> AnyStr:

@@ -96,8 +96,10 @@ def _name(step: Step) -> str:
     """Return the last part of the name of what ``step`` calls; empty where a handle is called."""
     if step["op"] == "method":
         return str(step["name"])
-    function = step["args"][0]
-    return str(function[2]).rpartition(".")[2] if function[0] == "g" else ""
+    match step["args"]:
+        case [["g", _, str(path)], *_]:
+            return path.rpartition(".")[2]
+    return ""
 
 
 def _is_free(step: Step, parameter: Parameter) -> bool:

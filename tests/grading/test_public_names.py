@@ -1,0 +1,78 @@
+"""What a submission removes or empties beside its repair, and what only looks so."""
+
+from pathlib import Path
+
+import pytest
+
+from repairgym.config.pipeline import GradingConfig
+from repairgym.grading.public_names import missing_names
+from repairgym.grading.stages import Submission, permit, pin
+from repairgym.testing.scripted import scripted_task
+
+KEPT = """
+class Box:
+    def open(self):
+        return self.lid.lift()
+
+    def close(self):
+        raise NotImplementedError
+
+
+def other(value):
+    check(value)
+    return value + 1
+
+
+def _private(value):
+    return value * 2
+"""
+BASE, GOLD = ("def f(a, b):\n    return a < b\n" + KEPT), ("def f(a, b):\n    return a <= b\n" + KEPT)
+
+
+def missing(text, path="m.py"):
+    """Return what is missing in ``text``, the file of a submission."""
+    task = scripted_task(base_files={"m.py": BASE}, gold_files={"m.py": GOLD})
+    config = GradingConfig()
+    return missing_names(pin(permit(Submission(task, {path: text}), config), Path("/nowhere"), config))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name"),
+    [
+        ("    check(value)\n    return value + 1", "    return value", "other"),
+        ("    check(value)\n    return value + 1", "    raise ValueError", "other"),
+        ("        return self.lid.lift()", "        pass", "Box.open"),
+        ("def other(value):", "def _other(value):", "other"),
+        ("    def open(self):", "    def _open(self):", "Box.open"),
+        ("class Box:", "class _Box:", "Box"),
+    ],
+)
+def test_what_gold_keeps_may_be_neither_removed_nor_emptied(old, new, name):
+    assert f"m.py: {name}" in missing(GOLD.replace(old, new))
+
+
+def test_a_deleted_file_has_no_names():
+    assert {"m.py: f", "m.py: Box"} >= set(missing(None)) - {"m.py: other", "m.py: Box.open", "m.py: Box.close"}
+    assert "m.py: other" in missing(None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", ""),
+        ("    check(value)\n    return value + 1", "    return 1 + value"),
+        ("def other(value):", "from n import other\ndef _other(value):"),
+        ("def other(value):", "from n import *\ndef _other(value):"),
+        ("class Box:\n    def open(self):", "class Box(Base):\n    def _open(self):"),
+        ("def _private(value):\n    return value * 2", ""),
+        ("def other(value):", "other = lambda value: value + 1\ndef _other(value):"),
+        ("def other(value):", "if True:\n  def other(value):\n    return value + 1\ndef _other(value):"),
+    ],
+)
+def test_what_is_bound_otherwise_is_not_missing(old, new):
+    assert missing(GOLD.replace(old, new)) == []
+
+
+def test_other_files_and_text_that_is_no_python_say_nothing():
+    assert missing(None, "notes.txt") == []
+    assert missing("def (", "m.py") == []
