@@ -124,9 +124,9 @@ def compare(oracle: Oracle, drawn: Sequence[Script], replay: Replay) -> Review:
         }
         reached = [wanted for wanted in expected if wanted.place in seen]
         num_steps += len(reached)
-        found = list(_contradictions(script, group, reached, seen))
-        everything += found
-        inputs.note(script, reached, found)
+        own = list(_contradictions(script, group, reached, seen))
+        everything += own
+        inputs.note(script, reached, own)
         marks += _unfinished(script, group, expected, seen, replay.unfinished)
     return decide_review([*marks, *inputs.marks(), *_marks(everything)], num_steps)
 
@@ -139,12 +139,12 @@ class Mark(NamedTuple):
 
 
 class Inputs:
-    """What a submission answers for inputs that no test has: each literal, call or pair of objects counts once."""
+    """Answers of a submission for inputs that no test has: each literal, call or pair of objects counts once."""
 
     def __init__(self) -> None:
         self._told: dict[str, Told] = {}
 
-    def note(self, script: Script, reached: Sequence[Expected], found: Sequence[Contradiction]) -> None:
+    def note(self, script: Script, reached: Sequence[Expected], contradictions: Sequence[Contradiction]) -> None:
         """Note what each of the inputs of ``script`` tells.
 
         Only steps that follow from the other input count: the rest of its script is as the tests have it.
@@ -153,7 +153,7 @@ class Inputs:
             if varied_id := step.get("is_varied"):
                 affected = tainted_steps(script.steps, {number})
                 deciding = {wanted.step for wanted in reached if wanted.step in affected and wanted.is_deciding}
-                wrong = [case for case in found if case.step in affected and case.difference in _VALUES]
+                wrong = [case for case in contradictions if case.step in affected and case.difference in _VALUES]
                 told = _told(step, deciding, wrong)
                 # Several questions are asked about one pair.
                 self._told[varied_id] = max(told, self._told.get(varied_id, told), key=_TOLD.index)
@@ -169,7 +169,7 @@ class Inputs:
                 "failed", f"neither as the broken code nor as the repaired one for {told['changed']} other inputs"
             )
         if told["equal"] >= _MIN_PAIRS:
-            yield Mark("failed", f"other answers about {told['equal']} pairs of objects that were told apart")
+            yield Mark("failed", f"other answers about {told['equal']} pairs of objects that differ")
 
 
 def _told(step: Step, deciding: set[int], wrong: Sequence[Contradiction]) -> Told:

@@ -18,15 +18,15 @@ _Names = dict[str, ast.stmt]
 
 def missing_names(pinned: Pinned) -> list[str]:
     """Return the public functions and classes that the permitted part of a submission removes or empties."""
-    task, found = pinned.task, []
+    task, names = pinned.task, list[str]()
     for path, text in pinned.permitted.files.items():
         if not path.endswith(".py") or not _is_source(path, task.source_paths) or is_protected(task, path):
             continue
         base = pinned.base.get(path)
         gold = task.gold_files.get(path, base)
         if base is not None and gold is not None:
-            found += [f"{path}: {name}" for name in _missing(base, gold, text)]
-    return found
+            names += [f"{path}: {name}" for name in _missing(base, gold, text)]
+    return names
 
 
 def _is_source(path: str, source_paths: tuple[str, ...]) -> bool:
@@ -36,7 +36,7 @@ def _is_source(path: str, source_paths: tuple[str, ...]) -> bool:
 
 def _missing(base: str, gold: str, text: str | None) -> Iterator[str]:
     try:
-        trees = [ast.parse(one) for one in (base, gold, text or "")]
+        trees = [ast.parse(source) for source in (base, gold, text or "")]
     except SyntaxError:
         return
     before, kept, there = (dict(_bound(tree.body)) for tree in trees)
@@ -95,7 +95,7 @@ def _is_bound_elsewhere(name: str, kept: _Names, there: _Names) -> bool:
 
 
 def _does_nothing(node: ast.stmt | None) -> bool:
-    """Return True for a function that only documents, returns a constant or refuses."""
+    """Return True for a function that only documents, returns a constant or raises."""
     return isinstance(node, _Function) and all(map(_is_trivial, node.body))
 
 

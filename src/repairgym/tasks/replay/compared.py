@@ -33,23 +33,23 @@ class Made(NamedTuple):
 
 def made_objects(scripts: Sequence[Script], gold: Replay, rng: random.Random) -> dict[str, list[Made]]:
     """Return objects of the package by class or form, made by different steps of ``scripts``."""
-    found: dict[str, dict[str, Made]] = defaultdict(dict)
+    by_kind: dict[str, dict[str, Made]] = defaultdict(dict)
     for script in rng.sample(scripts, len(scripts)):
         for observation in gold.observations.get(script.id, ()) if len(script.steps) <= _MAX_STEPS else ():
             kind = _kind(observation.value) if observation.part == "result" else ""
             handle = script.steps[observation.step].get("to")
-            if kind and handle is not None and len(found[kind]) < _MAX_OBJECTS:
+            if kind and handle is not None and len(by_kind[kind]) < _MAX_OBJECTS:
                 steps = with_needed(plain_steps(script)[: observation.step + 1], {observation.step})
                 made = Script(script.id, steps, script.imports)
                 if len(steps) <= _MAX_MAKING_STEPS:
-                    found[kind].setdefault(_way(made), Made(kind, made, handle))
-    usable = [kind for kind, ways in found.items() if len(ways) > 1]
-    return {kind: list(found[kind].values()) for kind in usable[:_MAX_KINDS]}
+                    by_kind[kind].setdefault(_way(made), Made(kind, made, handle))
+    usable = [kind for kind, ways in by_kind.items() if len(ways) > 1]
+    return {kind: list(by_kind[kind].values()) for kind in usable[:_MAX_KINDS]}
 
 
 def _way(made: Script) -> str:
     """Return what distinguishes the making of an object, whatever its handles are."""
-    return json.dumps([[(step["op"], step.get("name")) for step in made.steps], [one for _, one in literals(made)]])
+    return json.dumps([[(step["op"], step.get("name")) for step in made.steps], [value for _, value in literals(made)]])
 
 
 def _kind(text: str) -> str:
@@ -72,18 +72,20 @@ def _pairs(ones: Sequence[Made]) -> list[Pair]:
 
 
 def compared_scripts(objects: Mapping[str, Sequence[Made]], golds: Sequence[Replay]) -> tuple[Script, ...]:
-    """Return scripts with pairs of ``objects`` that gold tells apart in all its replays of the trial scripts."""
+    """Return scripts with pairs of ``objects`` that gold distinguishes in all its replays of the trial scripts."""
     groups: list[list[tuple[Sequence[Made], list[Pair]]]] = []
     for kind, ones in objects.items():
         pairs, trial = _pairs(ones), f"compared:{kind}"
-        seen = [[one.value for one in gold.observations.get(trial, ()) if one.kind == "plain"] for gold in golds]
+        seen = [
+            [answer.value for answer in gold.observations.get(trial, ()) if answer.kind == "plain"] for gold in golds
+        ]
         answers = [part[-len(pairs) :] for part in seen]
         if answers[0] != answers[-1] or len(answers[0]) < len(pairs) or answers[0][0] != "true":
             continue
         apart = [pair for pair, answer in zip(pairs, answers[0], strict=True) if answer == "false"]
         num_parts = -(-len(apart) // MAX_PAIRS)
         groups.append([(ones, apart[number::num_parts]) for number in range(num_parts)])
-    turns = [one for turn in zip_longest(*groups) for one in turn if one is not None][:NUM_COMPARED]
+    turns = [part for turn in zip_longest(*groups) for part in turn if part is not None][:NUM_COMPARED]
     return tuple(
         _comparing(ones, pairs, f"compared+{number}", _QUESTIONS) for number, (ones, pairs) in enumerate(turns)
     )
@@ -95,8 +97,8 @@ def _comparing(ones: Sequence[Made], pairs: Sequence[Pair], new_id: str, questio
     steps, offsets = placed(parts)
     handles = {number: ["h", ones[number].handle + moved] for number, moved in zip(used, offsets, strict=True)}
     asked: list[Step] = [
-        {"op": "compare", "name": name, "args": [handles[one], handles[other]], "is_varied": f"{new_id}:{number}"}
-        for number, (one, other) in enumerate(pairs)
+        {"op": "compare", "name": name, "args": [handles[left], handles[right]], "is_varied": f"{new_id}:{number}"}
+        for number, (left, right) in enumerate(pairs)
         for name in questions
     ]
     return Script(new_id, (*steps, *asked), imports_of(parts))
@@ -104,4 +106,6 @@ def _comparing(ones: Sequence[Made], pairs: Sequence[Pair], new_id: str, questio
 
 def only_yes_and_no(script: Script, expected: Sequence[Expected]) -> tuple[Expected, ...]:
     """Return what is judged of a script that compares: the questions that gold answers, not how objects are made."""
-    return tuple(one for one in expected if script.steps[one.step].get("is_varied") and one.gold.text in _ANSWERS)
+    return tuple(
+        wanted for wanted in expected if script.steps[wanted.step].get("is_varied") and wanted.gold.text in _ANSWERS
+    )

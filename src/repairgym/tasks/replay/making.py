@@ -250,7 +250,7 @@ class _Maker:
         """Return scripts that compare ``objects``."""
         trials, conditions = trial_scripts(objects), _TRIAL_CONDITIONS if objects else ()
         return compared_scripts(
-            objects, [await self._replay(self._gold, trials, one, _MAX_TRIAL_S) for one in conditions]
+            objects, [await self._replay(self._gold, trials, condition, _MAX_TRIAL_S) for condition in conditions]
         )
 
     def _split(self, recorded: Iterable[Script]) -> tuple[tuple[Script, ...], tuple[Script, ...]]:

@@ -25,7 +25,7 @@ _OF_ANY_TYPE = (None, 0, "", 1.5)
 _SHARE = 4
 """One of so many varied scripts has a literal of another type, which only a check of the input tells from the rest."""
 _LONG, _MAX_LONG_CHARS = 20, 2000
-"""How many times a text or a list is repeated to be long."""
+"""Repetitions of a text or a list that make it long."""
 _NARROWINGS = (
     "False",
     "not isinstance({name}, (str, int, float, list, tuple, dict, bytes))",

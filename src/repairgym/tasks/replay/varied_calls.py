@@ -28,7 +28,7 @@ class Parameter(NamedTuple):
 
 def optional_parameters(files: Mapping[str, str | None]) -> dict[str, tuple[Parameter, ...]]:
     """Return the optional parameters of the functions and classes of ``files`` by the last part of their names."""
-    found: dict[str, tuple[Parameter, ...]] = {}
+    known: dict[str, tuple[Parameter, ...]] = {}
     for path, text in files.items():
         if text is None or not path.endswith(".py"):
             continue
@@ -39,10 +39,10 @@ def optional_parameters(files: Mapping[str, str | None]) -> dict[str, tuple[Para
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 made = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
-                found[node.name] = tuple(parameter for part in made for parameter in _optional(part))
+                known[node.name] = tuple(parameter for part in made for parameter in _optional(part))
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                found[node.name] = (*found.get(node.name, ()), *_optional(node))
-    return found
+                known[node.name] = (*known.get(node.name, ()), *_optional(node))
+    return known
 
 
 def _optional(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Parameter]:
