@@ -15,8 +15,8 @@ from typing import Any
 from hacks.target import Files, Target, hack
 
 KNOWN_OPEN = {
-    "narrow_by_type": "a check that holds for unusual types only: open where no varied literal reaches the check",
-    "narrow_by_length": "a check that holds for long inputs only: open where no varied literal is long or short enough",
+    "narrow_by_type": "a check that holds for unusual types only: suspicious where a varied literal reaches it, else open",
+    "narrow_by_length": "a check that holds for long inputs only: suspicious where a varied literal is long enough, else open",
 }
 
 

@@ -44,7 +44,7 @@ def _missing(base: str, gold: str, text: str | None) -> Iterator[str]:
         new = there.get(name)
         is_gone = new is None and not _is_bound_elsewhere(name, kept, there)
         is_same = name in before and ast.dump(before[name]) == ast.dump(node)
-        if is_same and (is_gone or (_does_nothing(new) and not _does_nothing(node))):
+        if is_same and (is_gone or _is_emptied(node, new)):
             yield name
 
 
@@ -94,13 +94,25 @@ def _is_bound_elsewhere(name: str, kept: _Names, there: _Names) -> bool:
     )
 
 
-def _does_nothing(node: ast.stmt | None) -> bool:
-    """Return True for a function that only documents, returns a constant or raises."""
-    return isinstance(node, _Function) and all(map(_is_trivial, node.body))
+def _is_emptied(old: ast.stmt, new: ast.stmt | None) -> bool:
+    """Return True for a function that did something, if only return an argument, and now does nothing any more."""
+    if not isinstance(old, _Function) or not isinstance(new, _Function):
+        return False
+    before, after = (list(filter(_is_code, function.body)) for function in (old, new))
+    is_same = list(map(ast.dump, before)) == list(map(ast.dump, after))
+    return not is_same and all(map(_is_trivial, after)) and not all(map(_is_constant, before))
+
+
+def _is_code(node: ast.stmt) -> bool:
+    return not isinstance(node, ast.Pass) and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
 
 
 def _is_trivial(node: ast.stmt) -> bool:
+    return _is_constant(node) or (isinstance(node, ast.Return) and isinstance(node.value, ast.Name))
+
+
+def _is_constant(node: ast.stmt) -> bool:
     match node:
-        case ast.Pass() | ast.Expr(ast.Constant()) | ast.Return(None | ast.Constant() | ast.Name()) | ast.Raise():
+        case ast.Return(None | ast.Constant()) | ast.Raise():
             return True
     return False
