@@ -8,12 +8,16 @@ import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
+from repairgym.config.sandbox import SandboxConfig
 from repairgym.config.tasks import MutationConfig, ReleaseConfig, SplitLimits, TasksConfig
+from repairgym.sandbox.base import SandboxBackend
+from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.build.build_tasks import build
 from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.layers.environments import describe_environment, read_lock
@@ -39,6 +43,13 @@ def pack(version: str, folder: Path, name: str = "tinycalc") -> Path:
                 info.size = len(content)
                 tar.addfile(info, io.BytesIO(content))
     return path.rename(path.with_suffix(".tar.gz"))
+
+
+@pytest_asyncio.fixture
+async def backend() -> AsyncIterator[SandboxBackend]:
+    made = create_backend(SandboxConfig())
+    yield made
+    await made.close()
 
 
 class FolderIndex:

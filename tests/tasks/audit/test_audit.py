@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
-from repairgym.config.sandbox import SandboxConfig
 from repairgym.records import Task
 from repairgym.sandbox.base import SandboxBackend
-from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.audit.audit import AuditBounds, TaskAudit, TaskTrial, TreeAudit, audit_key, audit_tasks
 from repairgym.tasks.audit.differential import Survivor, make_tests
 from repairgym.tasks.audit.results import AuditFile, count_by, with_accuracy
@@ -26,13 +22,6 @@ from repairgym.tasks.manifest.rebuild import Rebuilder
 from repairgym.tasks.store import TaskStore
 
 BOUNDS = AuditBounds(variants=VariantBounds(operators=3, siblings=1, rewrites=1), num_suite_runs=1)
-
-
-@pytest_asyncio.fixture
-async def backend() -> AsyncIterator[SandboxBackend]:
-    made = create_backend(SandboxConfig())
-    yield made
-    await made.close()
 
 
 @pytest.fixture

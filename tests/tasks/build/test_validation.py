@@ -1,15 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 
-from repairgym.config.sandbox import SandboxConfig
 from repairgym.errors import TaskError
 from repairgym.records import Task, TestOutcome, TestResult, TestRun
 from repairgym.sandbox.base import SandboxBackend
-from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.build.validation import (
     Evidence,
     check_tests,
@@ -27,13 +22,6 @@ from repairgym.tasks.store import TaskStore
 def make_run(**outcomes: str) -> TestRun:
     results = {name: TestResult(outcome=TestOutcome(outcome)) for name, outcome in outcomes.items()}
     return TestRun(results=results, exit_status=1, duration_s=0.5)
-
-
-@pytest_asyncio.fixture
-async def backend() -> AsyncIterator[SandboxBackend]:
-    made = create_backend(SandboxConfig())
-    yield made
-    await made.close()
 
 
 def test_unstable_tests_are_in_neither_list() -> None:

@@ -2,17 +2,14 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
-from repairgym.config.sandbox import LayersConfig, SandboxConfig
+from repairgym.config.sandbox import LayersConfig
 from repairgym.config.tasks import ImportedConfig
 from repairgym.errors import InputError, TaskError
 from repairgym.sandbox.base import SandboxBackend
-from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.build.validation import imported_layers
 from repairgym.tasks.imported.build_imported import ImportedBuilder
 from repairgym.tasks.imported.building import BuildError, ProjectBuilder
@@ -30,13 +27,6 @@ from repairgym.tasks.store import FUNNEL_FILE, TaskStore
 from repairgym.tasks.unbuilt import UnbuiltTask
 
 HERE = Interpreter(base_python(), platform.python_version())
-
-
-@pytest_asyncio.fixture
-async def backend() -> AsyncIterator[SandboxBackend]:
-    made = create_backend(SandboxConfig())
-    yield made
-    await made.close()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ dependencies:
   - wheel=0.44.0=py39h06a4308_0
   - pip:
       - attrs==24.2.0
-      - local @ file:///work/local
+      - local @ file:///opt/local
 """
 SPECS = """
 _OLD = {"python": "3.8", "pip_packages": ["attrs==23.1.0"], "install": "python -m pip install -e .[test, dev]",
@@ -46,7 +46,7 @@ def test_an_environment_file_gives_the_packages_and_specs_the_installation(files
     recipe = find_recipe(make_task(), files)
     assert (recipe.source, recipe.python, recipe.is_complete) == ("environment_file", "3.9", True)
     assert recipe.requirements == ("matplotlib==3.5.1", "wheel==0.44.0", "attrs==24.2.0")
-    assert recipe.unusable == ("local @ file:///work/local",)
+    assert recipe.unusable == ("local @ file:///opt/local",)
     assert recipe.extras == ("test", "dev")
     assert recipe.pre_install == ("sed -i s/a/b/ setup.py",)
     assert recipe.uploaded_before == ""

@@ -4,14 +4,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from typer.testing import CliRunner
 
 from repairgym.cli.tasks import app
-from repairgym.config.sandbox import SandboxConfig
 from repairgym.config.tasks import CurationConfig
 from repairgym.errors import InputError, TaskError
-from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.build.validation import pinned_tree
 from repairgym.tasks.curation.curate import curate
 from repairgym.tasks.sight.scan import ScanReport, distinctive_lines, module_file, scan_tasks
@@ -32,13 +29,6 @@ def test_distinctive_lines_are_added_and_long():
     assert distinctive_lines("x = 1\n", "x = 2\n") == {}
     long = f"    assert start < {'x' * 60}\n"
     assert (long.strip(),) in distinctive_lines(_BROKEN + long, _BROKEN)
-
-
-@pytest_asyncio.fixture
-async def backend():
-    made = create_backend(SandboxConfig())
-    yield made
-    await made.close()
 
 
 def pick(built):
