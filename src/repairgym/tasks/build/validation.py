@@ -233,14 +233,16 @@ async def gather_evidence(
 ) -> Evidence:
     """Repeat the certifying runs of ``task``: ``num_runs`` empty and gold runs in fresh sandboxes.
 
-    Of the gold runs, ``shared`` are there already: those of the same gold tree that hold every test of ``task``.
+    Of the gold runs, ``shared`` are there already: those of the same gold tree that hold every test of ``task``. The
+    others are sealed, as a grading is: a test that cannot be sealed is unstable.
     """
     check_tests(task)
     layers = task_layers(task, store)
     request = task_request(task)
+    sealed = request.model_copy(update={"is_sealed": True})
     empty, gold = layers.spec(graded_files(task)), layers.spec(graded_files(task, task.gold_files))
     shared = [run for run in shared if run.results.keys() >= set(request.test_ids)][: num_runs - 1]
     empty_runs, gold_runs = await asyncio.gather(
-        run_times(backend, empty, request, num_runs), run_times(backend, gold, request, num_runs - len(shared))
+        run_times(backend, empty, request, num_runs), run_times(backend, gold, sealed, num_runs - len(shared))
     )
     return Evidence(empty_runs, [*gold_runs, *shared])

@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from repairgym.sandbox.guest.runners.sealing import REACHED, compile_sealed, seal
+from repairgym.sandbox.guest.runners.sealing import REACHED, SourceFile, compile_sealed, seal
 
 SOURCE = b'''import functools
 
@@ -53,6 +53,11 @@ def test_early(flag=False):
 WANTED = {"test_decorated", "test_method", "test_super", "test_inner_class", "test_early"}
 
 
+def sealed_alone(source, wanted):
+    file = SourceFile(source)
+    return seal(file, wanted, set(file.names_elsewhere()))
+
+
 def opened(sealed, source=SOURCE, path="test_m.py"):
     """The module of the sealed text, with the bodies put back, and the list of what their ends told."""
     module, told = types.ModuleType("test_m"), []
@@ -68,7 +73,7 @@ def opened(sealed, source=SOURCE, path="test_m.py"):
 
 
 def test_bodies_are_gone_and_lines_stay():
-    sealed = seal(SOURCE, WANTED)
+    sealed = sealed_alone(SOURCE, WANTED)
     assert b"secret" not in sealed.stub
     assert b"code of no test stays" in sealed.stub
     assert b"data stays" in sealed.stub
@@ -83,14 +88,14 @@ def test_bodies_are_gone_and_lines_stay():
 
 def test_a_body_that_was_not_handed_out_fails():
     module = types.ModuleType("test_m")
-    stub = seal(SOURCE, WANTED).stub
+    stub = sealed_alone(SOURCE, WANTED).stub
     exec(compile(stub, "test_m.py", "exec"), module.__dict__)  # noqa: S102 - the sealed text is what is looked at
     with pytest.raises(RuntimeError, match="not started"):
         module.TestMore().test_super()
 
 
 def test_bodies_run_when_put_back_and_tell_that_they_came_to_their_end():
-    sealed = seal(SOURCE, WANTED)
+    sealed = sealed_alone(SOURCE, WANTED)
     module, told = opened(sealed)
     test = module.TestMore()
     test.test_inner_class()
@@ -106,7 +111,7 @@ def test_bodies_run_when_put_back_and_tell_that_they_came_to_their_end():
 
 
 def test_a_file_with_expected_failures_tells_nothing():
-    sealed = seal(b"import pytest\n\n@pytest.mark.xfail\ndef test_a():\n    assert 0\n", {"test_a"})
+    sealed = sealed_alone(b"import pytest\n\n@pytest.mark.xfail\ndef test_a():\n    assert 0\n", {"test_a"})
     assert list(sealed.wanted.values()) == [""]
 
 
@@ -121,16 +126,33 @@ def test_a_file_with_expected_failures_tells_nothing():
     ],
 )
 def test_some_files_are_left_alone(source):
-    assert seal(source, {"test_a"}) is None
+    assert sealed_alone(source, {"test_a"}) is None
 
 
 def test_utf_8_may_be_declared():
     text = "# -*- coding: utf-8 -*-\ndef test_a():\n    assert 'ä' == 'ö'\n"
-    assert "ö" not in seal(text.encode(), {"test_a"}).stub.decode()
+    assert "ö" not in sealed_alone(text.encode(), {"test_a"}).stub.decode()
 
 
 def test_without_names_every_test_keeps_its_code() -> None:
     source = b"def test_a():\n    assert 1\n\n\nclass TestB:\n    def test_c(self):\n        assert 2\n"
-    sealed = seal(source, None)
+    sealed = sealed_alone(source, None)
     assert sealed is not None
     assert {name for _, name in sealed.wanted} == {"test_a", "test_c"}
+
+
+def test_a_body_that_another_file_names_stays() -> None:
+    first, second = (
+        SourceFile(b"def test_a():\n    assert 1\n\ndef test_b():\n    assert 2\n"),
+        SourceFile(b"x.test_a()\n"),
+    )
+    sealed = seal(first, None, {*first.names_elsewhere(), *second.names_elsewhere()})
+    assert sealed is not None
+    assert {name for _, name in sealed.wanted} == {"test_b"}
+    assert b"assert 1" in sealed.stub
+
+
+def test_the_words_of_imports_are_known() -> None:
+    source = b"from package.test_base import TestBase as Base\nfrom . import (\n    test_more,\n)\nx = test_none\n"
+    assert {"test_base", "test_more"} <= SourceFile(source).imported
+    assert "test_none" not in SourceFile(source).imported

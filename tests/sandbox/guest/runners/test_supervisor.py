@@ -49,6 +49,20 @@ for part in gc.get_objects():
     if name:
         setattr(part, name, turned(getattr(part, name)))
 """
+INHERITING = """import unittest
+
+from tests import test_m
+
+
+class TestInherited(test_m.TestM):
+    def test_other(self):
+        self.assertEqual(1, 1)
+
+
+class TestCalling(unittest.TestCase):
+    def test_called(self):
+        test_m.TestCalled("test_by_name").test_by_name()
+"""
 FIRST, LATE = (f"tests/test_m.py::TestM::test_{name}" for name in ("first", "late"))
 
 
@@ -64,8 +78,8 @@ async def run(tmp_path_factory, small_environment):
     (tree / "m.py").write_text("")
     backend = NamespaceBackend()
 
-    async def run(module, **fields):
-        files = {"m.py": module, "tests/test_m.py": TESTS}
+    async def run(module, files=None, **fields):
+        files = {"m.py": module, "tests/test_m.py": TESTS, **(files or {})}
         sandbox = await backend.create(SandboxSpec(environment=small_environment, tree=tree, files=files))
         try:
             return await sandbox.run_tests(TestRequest(**{"test_ids": (FIRST, LATE), "is_sealed": True, **fields}))
@@ -83,6 +97,19 @@ async def test_a_body_is_in_no_file_and_in_no_function_before_its_test(run, runn
         (FIRST, LATE), TestOutcome.PASSED
     )
     assert (got.num_forged_records, got.is_finished, got.exit_status) == (0, True, 0)
+
+
+@pytest.mark.parametrize("runner", ["pytest", "unittest"])
+async def test_bodies_are_inherited_and_called_across_files(run, runner):
+    called = "\n\nclass TestCalled(unittest.TestCase):\n    def test_by_name(self):\n        self.assertEqual(2, 2)\n"
+    files = {"tests/test_m.py": TESTS + called, "tests/test_n.py": INHERITING, "tests/__init__.py": ""}
+    inherited = "tests/test_n.py::TestInherited::test_late"
+    ids = (LATE, "tests/test_m.py::TestCalled::test_by_name", inherited, "tests/test_n.py::TestCalling::test_called")
+    got = await run(LOOKING, runner=TestRunner(type=runner), test_ids=ids, files=files)
+    assert {name: result.outcome for name, result in got.results.items()} == dict.fromkeys(ids, TestOutcome.PASSED)
+    assert got.num_forged_records == 0
+    turned = await run(TURNING, runner=TestRunner(type=runner), test_ids=(LATE, inherited), files=files)
+    assert turned.num_forged_records == 2
 
 
 async def test_without_the_seal_it_would_be_seen(run):

@@ -2,7 +2,7 @@
 
 Reads a test file and the names of the tests that will run; makes its text without the bodies of tests, and the code
 of the wanted ones. Guarantees: lines keep their numbers, and everything but bodies of tests (fixtures, data,
-decorators, names) stays as it is; a body that other code of the file names stays, because it is no test alone; a
+decorators, names) stays as it is; a body that other code of the files names stays, because it is no test alone; a
 file that cannot be sealed (another encoding, tests that look at their own source) is left alone.
 
 Where control has to reach the end of a body for the test to pass, the code ends by telling a number that nothing but
@@ -12,6 +12,7 @@ this code and the supervisor holds: a pass without it was not reached by running
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import re
 from collections import Counter
@@ -28,6 +29,7 @@ _OWN_SOURCE = re.compile(
     rb"traceback\.|import traceback|sys\.exc_info|excepthook|print_exc"
 )
 _OTHER_ENCODING = re.compile(rb"(.*\n)?[ \t\f]*#.*?coding[:=](?![ \t]*utf-?8\b)", re.I)
+_IMPORTS = re.compile(rb"^[ \t]*(?:from|import)\b[^\n(]*(?:\([^)]*\)|[^\n]*)", re.M)
 _EXPECTS_FAILURE = re.compile(rb"xfail|expectedFailure")
 _TRANSPARENT = re.compile(r"(pytest\.mark|mark|mock\.patch|patch|unittest\.(skip|mock\.patch)|staticmethod)\b")
 """Decorators under which a test passes only when its body does."""
@@ -48,18 +50,37 @@ class Sealed(NamedTuple):
     """Sealed functions that will run -> the number that the end of the body tells; empty where it tells none."""
 
 
-def seal(source: bytes, wanted: Optional[Set[str]]) -> Optional[Sealed]:
-    """Seal the tests in ``source``, of which the names in ``wanted`` (None: all) will run; None: nothing to seal."""
+class SourceFile:
+    """The text of a test file, and the functions that it defines."""
+
+    def __init__(self, source: bytes) -> None:
+        self.source = source
+        self.tree: Optional[ast.Module] = None
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError):
+            self.tree = ast.parse(source)
+        self.functions: List[Tuple[str, Any]] = list(_definitions(self.tree.body)) if self.tree else []
+        """Functions of the module and of its classes: ``Class::name``, node."""
+        self.num_named = Counter(re.findall(rb"\btest\w*", source))
+        self.imported = {word.decode() for line in _IMPORTS.findall(source) for word in re.findall(rb"\w+", line)}
+        """Words of the imports, among them the names of the modules."""
+
+    def names_elsewhere(self) -> Iterator[str]:
+        """Yield each name of a test that the text has in more places than it defines it."""
+        num_defined = Counter(node.name.encode() for _, node in self.functions)
+        return (name.decode() for name, number in self.num_named.items() if number > num_defined[name])
+
+
+def seal(file: SourceFile, wanted: Optional[Set[str]], shared: Set[str]) -> Optional[Sealed]:
+    """Seal the tests in ``file``, of which the names in ``wanted`` (None: all) will run; None: nothing to seal.
+
+    The bodies of tests in ``shared`` stay: other code names them.
+    """
+    source, tree = file.source, file.tree
     if _OWN_SOURCE.search(source) or _OTHER_ENCODING.match(source) or source.startswith(b"\xef\xbb\xbf"):
         return None
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+    if tree is None:
         return None
-    functions = [node for node in _definitions(tree.body) if node.name.startswith("test")]
-    num_named = Counter(re.findall(rb"\btest\w*", source))
-    num_defined = Counter(node.name for node in functions)
-    functions = [node for node in functions if num_named[node.name.encode()] == num_defined[node.name]]
+    functions = [node for _, node in file.functions if node.name.startswith("test") and node.name not in shared]
     stub = _without_bodies(source, functions)
     if stub is None or not functions:
         return None
@@ -80,14 +101,15 @@ def compile_sealed(
     return {key: code for code in codes for key in [(code.co_firstlineno, code.co_name)] if key in sealed.wanted}
 
 
-def _definitions(body: Sequence[ast.stmt]) -> Iterator[Any]:
-    """Yield the functions of a module and of its classes, not those inside functions."""
+def _definitions(body: Sequence[ast.stmt], scope: str = "") -> Iterator[Tuple[str, Any]]:
+    """Yield the functions of a module and of its classes with their names, not those inside functions."""
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield node
+            yield scope + node.name, node
             continue
+        inner = scope + node.name + "::" if isinstance(node, ast.ClassDef) else scope
         for field in ("body", "orelse", "handlers", "finalbody"):
-            yield from _definitions(getattr(node, field, ()))
+            yield from _definitions(getattr(node, field, ()), inner)
 
 
 def _only(body: Sequence[ast.stmt], chosen: Set[int]) -> List[ast.stmt]:

@@ -33,7 +33,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from .. import syscalls
 from ..wire import RECORD_FD, Header, RecordReader, record_writer
-from .sealing import REACHED, Key, RewriteAsserts, Sealed, compile_sealed, seal
+from .sealing import REACHED, Key, RewriteAsserts, Sealed, SourceFile, compile_sealed, seal
 
 _LENGTH = struct.Struct(">I")
 _CHUNK_BYTES = 1 << 16
@@ -164,7 +164,8 @@ class Supervisor:
         self._testbed = testbed
         self._connection = connection
         self._reader = RecordReader(key_hex)
-        self._sources: Dict[str, Tuple[bytes, Sealed]] = {}
+        self._files: Dict[str, SourceFile] = {}
+        self._sealed: Dict[str, Sealed] = {}
         self._codes: Dict[str, Dict[Key, CodeType]] = {}
         self._order: Dict[str, int] = {}
         self._current = -1
@@ -174,31 +175,35 @@ class Supervisor:
         """Replace the test files on disk, before code of the tree runs."""
         if not self._request.get("is_sealed"):
             return
-        wanted: Dict[str, Set[str]] = {}
-        for test_id in self._request["test_ids"]:
-            wanted.setdefault(test_id.partition("::")[0], set()).add(_function_name(test_id))
-        for path, chosen in wanted.items():
+        ids = [test_id.partition("::") for test_id in self._request["test_ids"]]
+        for path in dict.fromkeys(path for path, _, _ in ids):
+            with contextlib.suppress(OSError), open(os.path.join(self._testbed, path), "rb") as opened:
+                self._files[path] = SourceFile(opened.read())
+        shared = {name for file in self._files.values() for name in file.names_elsewhere()}
+        # A class may inherit a test from another file.
+        names = {_function_name(test_id) for test_id in self._request["test_ids"]}
+        for path, file in self._files.items():
             # The id of a file or a class selects tests that it does not name.
-            names = chosen if all(name.startswith("test") and name.isidentifier() for name in chosen) else None
-            place = os.path.join(self._testbed, path)
+            named = all(map(_is_test_name, (_function_name(name) for own, _, name in ids if own == path)))
             with contextlib.suppress(OSError, RecursionError):
-                with open(place, "rb") as file:
-                    source = file.read()
-                sealed = seal(source, names)
-                if sealed is not None:
-                    self._sources[path] = (source, sealed)
-                    os.unlink(place)
-                    with open(place, "xb") as file:
-                        file.write(sealed.stub)
-                _remove_bytecode(place)
+                self._seal(path, seal(file, names if named else None, shared))
+
+    def _seal(self, path: str, sealed: Optional[Sealed]) -> None:
+        place = os.path.join(self._testbed, path)
+        if sealed is not None:
+            self._sealed[path] = sealed
+            os.unlink(place)
+            with open(place, "xb") as file:
+                file.write(sealed.stub)
+        _remove_bytecode(place)
 
     def compile_files(self) -> None:
         """Compile the sealed tests, while the child starts; a file that does not compile has none."""
         rewrite = _rewriting() if self._request["runner"]["type"] == "pytest" else None
-        for path, (source, sealed) in self._sources.items():
+        for path, sealed in self._sealed.items():
             place = os.path.join(self._testbed, path)
             with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-                self._codes[path] = compile_sealed(sealed, source, place, rewrite)
+                self._codes[path] = compile_sealed(sealed, self._files[path].source, place, rewrite)
 
     def serve(self, pid: int) -> int:
         """Pass records on until the child has ended; return its wait status."""
@@ -240,11 +245,11 @@ class Supervisor:
                     self._num_forged += 1
 
     def _hand_out(self, test_id: str) -> None:
-        path, name = test_id.partition("::")[0], _function_name(test_id)
-        codes = []
+        codes: List[Tuple[int, str, CodeType]] = []
         if self._is_in_order(test_id):
             self._current = self._order[test_id]
-            codes = [(*key, code) for key, code in self._codes.get(path, {}).items() if key[1] == name]
+            found = [code for path in self._places(test_id) for code in self._codes.get(path, {}).items()]
+            codes = [(*key, code) for key, code in found if key[1] == _function_name(test_id)]
         else:
             self._num_forged += 1
         data = marshal.dumps(codes)
@@ -286,14 +291,31 @@ class Supervisor:
 
     def _is_reached(self, test_id: str, number: Any) -> bool:
         """Return True when ``number`` shows that the body came to its end, or the body shows nothing."""
-        _, sealed = self._sources.get(test_id.partition("::")[0], (b"", None))
-        wanted = sealed.wanted if sealed is not None else {}
-        numbers = [told for key, told in wanted.items() if key[1] == _function_name(test_id)]
+        wanted = [item for path in self._places(test_id) for item in self._sealed[path].wanted.items()]
+        numbers = [told for key, told in wanted if key[1] == _function_name(test_id)]
         return not numbers or "" in numbers or number in numbers
+
+    def _places(self, test_id: str) -> List[str]:
+        """Return the sealed files that may hold the body of a test: its own, or any that its class may inherit from."""
+        path, _, name = test_id.partition("[")[0].partition("::")
+        places = [path]
+        if path in self._files and all(name != defined for defined, _ in self._files[path].functions):
+            for place in places:  # grows: what is imported imports in turn
+                imported = self._files[place].imported
+                places += [other for other in self._files if other not in places and _module_name(other) in imported]
+        return [place for place in places if place in self._sealed]
 
 
 def _function_name(test_id: str) -> str:
     return test_id.partition("[")[0].rpartition("::")[2]
+
+
+def _module_name(path: str) -> str:
+    return os.path.basename(path)[: -len(".py")]
+
+
+def _is_test_name(name: str) -> bool:
+    return name.startswith("test") and name.isidentifier()
 
 
 def _is_asked(test_id: str, asked: Set[str]) -> bool:
