@@ -248,8 +248,8 @@ class Supervisor:
         codes: List[Tuple[int, str, CodeType]] = []
         if self._is_in_order(test_id):
             self._current = self._order[test_id]
-            found = [code for path in self._places(test_id) for code in self._codes.get(path, {}).items()]
-            codes = [(*key, code) for key, code in found if key[1] == _function_name(test_id)]
+            bodies = [code for path in self._places(test_id) for code in self._codes.get(path, {}).items()]
+            codes = [(*key, code) for key, code in bodies if key[1] == _function_name(test_id)]
         else:
             self._num_forged += 1
         data = marshal.dumps(codes)
