@@ -55,8 +55,8 @@ class TestResult(Record):
 class TestRunner(Record):
     """Program that runs the tests, and the channel of their outcomes."""
 
-    type: Literal["pytest", "unittest", "junit_xml", "exit_code"] = "pytest"
-    """``pytest`` and ``unittest`` write signed records; ``junit_xml`` is a command that writes a report, ``exit_code``
+    type: Literal["pytest", "unittest", "django", "sympy", "junit_xml", "exit_code"] = "pytest"
+    """The first four write signed records; ``junit_xml`` is a command that writes a report, ``exit_code``
     a command whose exit status decides. Code under test can forge the last two (docs/security.md)."""
     command: tuple[str, ...] = ()
     """Command of ``junit_xml`` and ``exit_code``; with ``{test}`` (``exit_code`` only) it runs once per test id."""
@@ -74,14 +74,15 @@ class TestRunner(Record):
     @property
     def is_signed(self) -> bool:
         """True when outcomes leave as records that only the grader's runner can write."""
-        return self.type in ("pytest", "unittest")
+        return self.type not in ("junit_xml", "exit_code")
 
 
 class TestRequest(Record):
     """Tests to run, and their bounds."""
 
     test_ids: tuple[str, ...]
-    """Ids as the runner has them (pytest and unittest: node ids relative to the root); empty means the whole suite."""
+    """Ids as the runner has them (of signed runners: node ids relative to the root); empty means the whole suite,
+    which `django` and `sympy` do not have."""
     timeout_s: float = 60.0
     """Bound on the whole run; the process tree is killed when it is passed."""
     test_timeout_s: float = 10.0

@@ -75,12 +75,17 @@ def test_without_anything_the_date_of_the_commit_bounds_what_the_project_declare
     assert recipe.uploaded_before == "2024-05-06T07:08:09Z"
 
 
+def test_the_names_of_the_tests_decide_the_runner() -> None:
+    names = {"pytest": "tests/test_a.py::test_b", "django": "test_save (model_tests.SaveTest)", "sympy": "test_Symbol"}
+    for runner, name in names.items():
+        assert find_recipe(make_task(fail_to_pass=(name,)), HarnessFiles()).runner == runner
+
+
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
         ({"fail_to_pass": ()}, "names no test"),
-        ({"fail_to_pass": ("test_save (model_tests.SaveTest)",)}, "django"),
-        ({"fail_to_pass": ("test_Symbol",)}, "sympy"),
+        ({"fail_to_pass": ("ModelTests: saves",)}, "no known runner: 'ModelTests: saves'"),
         ({"language": "go"}, "only Python"),
     ],
 )

@@ -60,7 +60,7 @@ def main_in_container(path: str) -> None:
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)
     with wire.reporting(connection):
-        _, fds, _, _ = socket.recv_fds(connection, 1, 1)
+        _, fds = wire.receive_fds(connection, 1, 1)
         _become_trusted()
         header, _ = wire.receive(connection)
         before = f"/proc/self/fd/{fds[0]}"

@@ -174,7 +174,7 @@ def _serve(host: socket.socket, host_pidfd: int) -> None:
     while True:
         if host_pidfd in dict(poll.poll()):
             return
-        message, fds, _, _ = socket.recv_fds(host, 1 << 18, 2)
+        message, fds = wire.receive_fds(host, 1 << 18, 2)
         if not message:
             return
         _fork_zygote(json.loads(message), fds[0], fds[1], host, host_pidfd)

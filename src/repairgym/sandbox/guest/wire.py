@@ -54,6 +54,17 @@ def unpack(text: bytes, body: bytes) -> Frame:
     return header, blobs
 
 
+def receive_fds(connection: socket.socket, num_bytes: int, max_fds: int) -> Tuple[bytes, List[int]]:
+    """Return a message and its descriptors; `socket.recv_fds` is missing before Python 3.9."""
+    size = struct.calcsize("i")
+    message, parts, _, _ = connection.recvmsg(num_bytes, socket.CMSG_LEN(max_fds * size))
+    fds: List[int] = []
+    for level, kind, data in parts:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds += struct.unpack(f"{len(data) // size}i", data[: len(data) // size * size])
+    return message, fds
+
+
 def _receive_exactly(connection: socket.socket, num_bytes: int) -> bytes:
     parts = []
     while num_bytes:

@@ -62,7 +62,7 @@ class Zygote:
         """Answer until the control socket closes."""
         while True:
             # Each message brings a descriptor, and the kernel never joins such messages.
-            message, fds, _, _ = socket.recv_fds(self._control, _REQUEST_BYTES, _MAX_FDS)
+            message, fds = wire.receive_fds(self._control, _REQUEST_BYTES, _MAX_FDS)
             if not message:
                 return
             request = json.loads(message)

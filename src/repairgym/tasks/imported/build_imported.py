@@ -42,9 +42,10 @@ from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TaskStore
 from repairgym.tasks.unbuilt import UnbuiltTask
 
-BUILD_FORMAT = 1
+BUILD_FORMAT = 2
 """Part of each key; grows when the same record makes another task."""
-OLDEST_PYTHON = (3, 9)
+OLDEST_PYTHON = (3, 8)
+"""Older ones have no audit hooks and no ends of syntax nodes, without which tests cannot be sealed."""
 _IRRELEVANT = {"ids", "limit", "seed", "num_workers", "layers", "repos"}
 """Settings without influence on a task: no part of its key."""
 
@@ -199,7 +200,8 @@ class ImportedBuilder:
         version = await asyncio.to_thread(_version, clone, pinned)
         installed = await install(self._layers, builder, recipe, base.folder, tree, version)
         state.stage = "runs"
-        task, state.counts = await Certifier(pinned, installed, interpreter, backend, config).certify()
+        certifier = Certifier(pinned, installed, interpreter, backend, config, recipe.runner)
+        task, state.counts = await certifier.certify()
         return BuildOutcome(id=record.id, key=self._key(record), stage="certified", task=task)
 
     def _save(self, outcomes: Sequence[BuildOutcome]) -> None:

@@ -11,13 +11,24 @@ from dataclasses import dataclass
 
 from repairgym.config.tasks import ImportedConfig
 from repairgym.errors import TaskError
-from repairgym.records import Certificate, Environment, Provenance, Record, Task, TestOutcome, TestRequest, TestRun
+from repairgym.records import (
+    Certificate,
+    Environment,
+    Provenance,
+    Record,
+    Task,
+    TestOutcome,
+    TestRequest,
+    TestRun,
+    TestRunner,
+)
 from repairgym.sandbox.base import SandboxBackend, SandboxSpec
-from repairgym.tasks.build.test_files import conftest_paths, file_of, function_id
+from repairgym.tasks.build.test_files import conftest_paths, file_of
 from repairgym.tasks.build.validation import Evidence, run_fresh
 from repairgym.tasks.imported.environments import freeze, plugins_of
 from repairgym.tasks.imported.installation import Installed
 from repairgym.tasks.imported.interpreters import Interpreter
+from repairgym.tasks.imported.named_tests import SignedRunner, files_of_tests, match_ids
 from repairgym.tasks.layers.metadata import license_of
 from repairgym.tasks.unbuilt import UnbuiltTask
 
@@ -58,6 +69,7 @@ class Certifier:
     interpreter: Interpreter
     backend: SandboxBackend
     config: ImportedConfig
+    runner: SignedRunner = "pytest"
 
     async def certify(self) -> tuple[Task, TestCounts]:
         """Return the certified task and the comparison of its lists.
@@ -66,10 +78,12 @@ class Certifier:
             NotCertifiedError: no test of the record fails before the repair and passes with it, in every run.
             SandboxError: a sandbox could not do its work.
         """
-        first = await self._run(self.task.gold_files, self._files_of_tests(), is_sealed=False)
+        names = (*self.task.fail_to_pass, *self.task.pass_to_pass)
+        files = files_of_tests(self.runner, names, self._changed_tests(), self.installed.tree)
+        first = await self._run(self.task.gold_files, files, is_sealed=False)
         if first.is_timed_out:
             raise NotCertifiedError(f"the tests took longer than {self.config.run_timeout_s:g} s with the repair")
-        matches = match_ids((*self.task.fail_to_pass, *self.task.pass_to_pass), first.results)
+        matches = match_ids(self.runner, names, first.results, self.installed.tree)
         wanted = tuple(dict.fromkeys(own for ids in matches.values() for own in ids))
         if not any(first.outcome(name) is TestOutcome.PASSED for name in wanted):
             raise NotCertifiedError(f"no test of the record passes with the repair: {_first_reason(first, wanted)}")
@@ -87,10 +101,9 @@ class Certifier:
         visible = await self._visible(passing)
         return self._assemble(failing, passing, visible, certificate, gold), counts
 
-    def _files_of_tests(self) -> tuple[str, ...]:
-        names = (*self.task.fail_to_pass, *self.task.pass_to_pass)
-        files = dict.fromkeys(file_of(name) for name in names if "::" in name)
-        return tuple(name for name in files if (self.installed.tree / name).is_file())
+    def _changed_tests(self) -> set[str]:
+        """Return the files of the record's patch of tests."""
+        return {path for path in self.task.base_files if path not in self.task.gold_files}
 
     async def _run(self, repair: Mapping[str, str | None], ids: tuple[str, ...], is_sealed: bool = True) -> TestRun:
         request = TestRequest(
@@ -99,6 +112,7 @@ class Certifier:
             test_timeout_s=self.config.test_timeout_s,
             source_paths=self.installed.source_paths,
             plugins=plugins_of(self.installed.environment),
+            runner=TestRunner(type=self.runner),
             is_sealed=is_sealed,
         )
         return await run_fresh(self.backend, self._spec(repair), request)
@@ -114,7 +128,7 @@ class Certifier:
     async def _visible(self, passing: Sequence[str]) -> tuple[str, ...]:
         """Return passing tests that the agent's own tree has, and that pass there."""
         base = self._base_files()
-        touched = {path for path in base if path not in self.task.gold_files}
+        touched = self._changed_tests() & base.keys()
         ranked = sorted(passing, key=lambda name: file_of(name) in touched)[: 4 * NUM_VISIBLE]
         if not ranked:
             return ()
@@ -187,6 +201,7 @@ class Certifier:
             visible_tests=visible,
             fail_to_pass=failing,
             pass_to_pass=passing,
+            runner=TestRunner(type=self.runner),
             test_paths=self._test_paths((*failing, *passing)),
             gold_files=task.gold_files,
             gold_patch=task.gold_patch,
@@ -200,28 +215,10 @@ class Certifier:
 
     def _test_paths(self, ids: Iterable[str]) -> tuple[str, ...]:
         """Return the files that decide: those of the tests, those of the patch of tests, and conftest files."""
-        changed = {path for path in self.task.base_files if path not in self.task.gold_files}
+        changed = self._changed_tests()
         files = {file_of(name) for name in ids}
         near = {path for path in conftest_paths(files) if (self.installed.tree / path).is_file()}
         return tuple(sorted((files | changed | near) - self.task.gold_files.keys()))
-
-
-def match_ids(official: Iterable[str], known: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return official id -> ids of a run; empty for one that the run lacks.
-
-    Data sets cut ids at a blank inside of a parameter: such an id stands for every test that begins with it.
-    """
-    names = list(known)
-    same = set(names)
-    by_function: dict[str, list[str]] = {}
-    for name in names:
-        by_function.setdefault(function_id(name), []).append(name)
-    matches = {}
-    for name in official:
-        is_cut = "[" in name and not name.endswith("]")
-        near = by_function.get(function_id(name), []) if is_cut else []
-        matches[name] = (name,) if name in same and "::" in name else tuple(n for n in near if n.startswith(name))
-    return matches
 
 
 def _first_reason(run: TestRun, wanted: Iterable[str]) -> str:

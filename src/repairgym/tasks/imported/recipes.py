@@ -16,16 +16,13 @@ from repairgym.errors import TaskError
 from repairgym.records import Record
 from repairgym.tasks.formats.base import get_commands, text_or_empty
 from repairgym.tasks.imported.harness import HarnessFiles
+from repairgym.tasks.imported.named_tests import SignedRunner, runner_of
 from repairgym.tasks.unbuilt import UnbuiltTask
 
 RecipeSource = Literal["record", "environment_file", "specs", "declared"]
 _MINOR = re.compile(r"(\d+\.\d+)")
 _EXTRAS = re.compile(r"install\b[^;&|]*?(?:\s\.|['\"]\.)\[(?P<extras>[\w,. -]+)\]")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
-_NO_RUNNER = (
-    (re.compile(r"[\w.]+ \([\w.]+\)"), "django"),
-    (re.compile(r"test_\w+"), "sympy"),
-)
 
 
 class RecipeError(TaskError):
@@ -51,6 +48,8 @@ class BuildRecipe(Record):
     """RFC 3339 time or date: later uploads are ignored, except for exact requirements. Empty: no bound."""
     unusable: tuple[str, ...] = ()
     """Requirements that no package index serves."""
+    runner: SignedRunner = "pytest"
+    """Runner of the tests that the record names."""
 
 
 def find_recipe(task: UnbuiltTask, files: HarnessFiles, uploaded_before: str = "") -> BuildRecipe:
@@ -59,7 +58,7 @@ def find_recipe(task: UnbuiltTask, files: HarnessFiles, uploaded_before: str = "
     The record itself decides, then an environment file, then specs; without any, the requirements that the repository
     declares, as they were at the date of the commit.
     """
-    _check_tests(task)
+    runner = _runner_of(task)
     install = task.extra.get("install_config")
     fields: dict[str, Any] = install if isinstance(install, dict) else files.specs_of(task.repository, task.version)
     exact = files.environment_of(task.id) if not task.lock else (task.python, tuple(task.lock.splitlines()))
@@ -80,20 +79,20 @@ def find_recipe(task: UnbuiltTask, files: HarnessFiles, uploaded_before: str = "
         pre_install=get_commands(fields, "pre_install"),
         uploaded_before=uploaded_before or (task.created_at if source in ("record", "declared") else ""),
         unusable=unusable,
+        runner=runner,
     )
 
 
-def _check_tests(task: UnbuiltTask) -> None:
-    """Check that the tests of ``task`` are pytest node ids."""
+def _runner_of(task: UnbuiltTask) -> SignedRunner:
+    """Return the runner whose ids the tests of ``task`` have."""
     if not task.fail_to_pass:
         raise RecipeError("the record names no test that fails before the repair")
     if task.language not in ("", "python"):
         raise RecipeError(f"its language is {task.language}, and only Python is built")
-    if any("::" in name for name in task.fail_to_pass):
-        return
-    first = task.fail_to_pass[0]
-    kind = next((f"those of {kind}" for pattern, kind in _NO_RUNNER if pattern.fullmatch(first)), "of no known runner")
-    raise RecipeError(f"its tests are no pytest ids, they look like {kind}: {first[:60]!r}")
+    runner = runner_of((*task.fail_to_pass, *task.pass_to_pass))
+    if runner is None:
+        raise RecipeError(f"its tests are ids of no known runner: {task.fail_to_pass[0][:60]!r}")
+    return runner
 
 
 def _listed(fields: dict[str, Any]) -> Iterable[str]:

@@ -22,7 +22,7 @@ from repairgym.tasks.replay.compared import Made, compared_scripts, made_objects
 from repairgym.tasks.replay.guest.rewrite import is_test_path
 from repairgym.tasks.replay.joining import MAX_STEPS, joined, joined_sets
 from repairgym.tasks.replay.oracle import Expected, Oracle, expect
-from repairgym.tasks.replay.scripts import MAX_RECORDED_TESTS, Conditions, Recording, Replay, Script
+from repairgym.tasks.replay.scripts import MAX_RECORDED_TESTS, RECORDED_RUNNERS, Conditions, Recording, Replay, Script
 from repairgym.tasks.replay.varied import gold_variants, varied_scripts
 from repairgym.tasks.replay.varied_calls import optional_parameters, varied_calls
 
@@ -89,6 +89,8 @@ def why_not_replayed(task: Task) -> str:
     """Return the reason why the tests of ``task`` have no calls to record; empty when they may have."""
     if not task.runner.is_signed:
         return f"the runner {task.runner.type} is a command"
+    if task.runner.type not in RECORDED_RUNNERS:
+        return f"calls of the runner {task.runner.type} are not recorded"
     if any(step.has_products for step in task.build):
         return "its tests need what its build makes"
     if is_wheel_check(task.fail_to_pass + task.pass_to_pass):

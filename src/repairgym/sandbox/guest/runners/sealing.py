@@ -31,7 +31,10 @@ _OWN_SOURCE = re.compile(
 _OTHER_ENCODING = re.compile(rb"(.*\n)?[ \t\f]*#.*?coding[:=](?![ \t]*utf-?8\b)", re.I)
 _IMPORTS = re.compile(rb"^[ \t]*(?:from|import)\b[^\n(]*(?:\([^)]*\)|[^\n]*)", re.M)
 _EXPECTS_FAILURE = re.compile(rb"xfail|expectedFailure")
-_TRANSPARENT = re.compile(r"(pytest\.mark|mark|mock\.patch|patch|unittest\.(skip|mock\.patch)|staticmethod)\b")
+_TRANSPARENT = re.compile(
+    r"(pytest\.mark|mark|mock\.patch|patch|unittest\.(skip|mock\.patch)|staticmethod|slow|tag|skip(If|Unless)\w*|"
+    r"(override|modify)_settings|isolate_apps|ignore_warnings|translation\.override)\b"
+)
 """Decorators under which a test passes only when its body does."""
 _STUB = b"raise RuntimeError('this test has not started')"
 _STUB_OF_SUBCLASS = b"raise RuntimeError('this test has not started', __class__)"

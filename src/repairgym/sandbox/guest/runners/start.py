@@ -38,13 +38,10 @@ def main(request: bytes, testbed: str) -> int:
 def _run(request: Dict[str, Any], testbed: str, link: supervisor.Link) -> int:
     if request["is_sealed"]:
         watching.watch(testbed, link.write)
-    # Imported here: an environment without pytest can still run unittest.
-    if request["runner"]["type"] == "unittest":
-        from .unittest_runner import run
-    else:
-        from .pytest_runner import run
+    # Imported here: an environment without pytest can still run the others.
+    runner = importlib.import_module(f"{__package__}.{request['runner']['type']}_runner")
     _forget_modules()
-    return run(request, testbed, link)
+    return int(runner.run(request, testbed, link))
 
 
 def _forget_modules() -> None:
@@ -63,7 +60,7 @@ def main_from_stdin() -> None:
 
 def warm_up() -> bool:
     """Import and exercise the runners, so that forks find them loaded; False when there is no pytest."""
-    from . import unittest_runner  # noqa: F401
+    from . import django_runner, sympy_runner  # noqa: F401
 
     try:
         from . import pytest_runner

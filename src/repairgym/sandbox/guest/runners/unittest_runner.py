@@ -60,6 +60,7 @@ class RecordingResult(unittest.TestResult):
         self._paths: Dict[str, str] = {}
         self._members: Dict[str, List[str]] = {}
         self._phases: Dict[str, Dict[str, Any]] = {}
+        self._current: Any = None
         self._started = 0.0
         self.has_problem = False
 
@@ -87,6 +88,7 @@ class RecordingResult(unittest.TestResult):
         """Start the deadline."""
         super().startTest(test)
         self.opener.open(self.id_of(test))
+        self._current = test
         self._phases = {phase: {"outcome": "passed", "message": ""} for phase in _PHASES}
         self._started = _monotonic()
         deadline = deadline_of_this_process(self._timeout_s)
@@ -107,6 +109,7 @@ class RecordingResult(unittest.TestResult):
             self.write({"id": test_id, **timed, **reached})
         if functions:
             self.write({"id": test_id, "functions": functions})
+        self._current = None
         super().stopTest(test)
 
     def _note(self, phase: str, outcome: str, message: str) -> None:
@@ -120,6 +123,9 @@ class RecordingResult(unittest.TestResult):
         if not isinstance(test, unittest.TestCase):
             for test_id in self._members.get(str(test).partition("(")[2].rstrip(")"), []):
                 self.write_error(test_id, _message(error))
+            return
+        if test is not self._current:  # what a framework does around a test, outside of unittest's own steps
+            self.write_error(self.id_of(test), _message(error))
             return
         phase = _phase(error[2])
         self._note(phase, "failed" if phase == "call" else "error", _message(error))
@@ -135,7 +141,7 @@ class RecordingResult(unittest.TestResult):
 
     def addSkip(self, test: Any, reason: str) -> None:
         """Skipped, by a decorator, in ``setUp`` or in the test."""
-        if isinstance(test, unittest.TestCase):
+        if test is self._current:
             self._note("call", "skipped", first_line(f"Skipped: {reason}"))
 
     def addUnexpectedSuccess(self, test: Any) -> None:
@@ -150,19 +156,20 @@ def _expire(deadline: Deadline) -> None:
     signal.setitimer(signal.ITIMER_REAL, remaining_s, 1.0)
 
 
-def _tests(suite: Any) -> Iterator[unittest.TestCase]:
+def tests_in(suite: Any) -> Iterator[unittest.TestCase]:
+    """Yield the tests of ``suite`` and of the suites in it."""
     for part in suite:
         if isinstance(part, unittest.TestCase):
             yield part
         else:
-            yield from _tests(part)
+            yield from tests_in(part)
 
 
 def _load(loader: unittest.TestLoader, path: str) -> List[unittest.TestCase]:
     """Load the tests of a file; raise whatever its import raises."""
     name = path[: -len(".py")].replace("/", ".")
     __import__(name)
-    return list(_tests(loader.loadTestsFromModule(sys.modules[name])))
+    return list(tests_in(loader.loadTestsFromModule(sys.modules[name])))
 
 
 def _files(wanted: Set[str], testbed: str) -> List[str]:
@@ -177,7 +184,7 @@ def _files(wanted: Set[str], testbed: str) -> List[str]:
     return sorted(files)
 
 
-def _write_broken(result: RecordingResult, wanted: Set[str], path: str, message: str) -> None:
+def write_broken(result: RecordingResult, wanted: Set[str], path: str, message: str) -> None:
     """Report a file that cannot be imported as an error of each requested test in it."""
     for name in sorted(wanted) or [path]:
         if name == path or name.startswith(path + "::"):
@@ -198,7 +205,7 @@ def run(request: Dict[str, Any], testbed: str, link: Link) -> int:
         try:
             tests = _load(loader, path)
         except BaseException as error:
-            _write_broken(result, wanted, path, first_line(f"{type(error).__name__}: {error}"))
+            write_broken(result, wanted, path, first_line(f"{type(error).__name__}: {error}"))
             continue
         result.select(path, tests)
         chosen += [test for test in tests if not wanted or not wanted.isdisjoint(selectors(result.id_of(test)))]
