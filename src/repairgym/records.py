@@ -81,7 +81,7 @@ class TestRequest(Record):
     """Tests to run, and their bounds."""
 
     test_ids: tuple[str, ...]
-    """Ids as the runner has them (of signed ones: node ids relative to the root); empty (pytest, unittest): all tests."""
+    """Ids as the runner has them (signed ones: node ids relative to the root); empty (pytest, unittest): all tests."""
     timeout_s: float = 60.0
     """Bound on the whole run; the process tree is killed when it is passed."""
     test_timeout_s: float = 10.0
