@@ -1,4 +1,4 @@
-"""`repairgym serve`: a model or a script behind OpenAI's protocol."""
+"""`repairgym serve`: a model or a script behind the protocols of model providers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _find_served(policy: str, tasks: Path | None) -> Path | None:
 
 
 async def _serve(config: ServeConfig, policy: str, folder: Path | None, tasks: Path | None, model: Path | None) -> None:
-    from repairgym.bridges.serving.app import read_token, serve
+    from repairgym.bridges.serving.process import read_token, serve
     from repairgym.inference.loading import shipped_base
 
     read_token(config)  # fails before a model is loaded

@@ -122,12 +122,14 @@ class ServeConfig(Record):
     model_name: str = ""
     """Name of the model for clients; empty: the name of the policy or of the model folder."""
     max_concurrent: PositiveInt = 16
-    """Requests that run at one time."""
+    """Answers that are sampled at one time."""
     max_waiting: NonNegativeInt = 64
-    """Requests that may wait; more are rejected with status 429."""
+    """Answers that may wait; more are rejected with status 429."""
     default_reply_tokens: PositiveInt = 512
     """Bound on a model's reply to a request without one; scripted replies are never cut."""
     max_body_bytes: PositiveInt = 16 << 20
+    client_timeout_s: PositiveFloat = 60.0
+    """Time that a client has to send its request, and to read on in a stream."""
     drain_s: PositiveFloat = 30.0
     """Time that running requests get when the server is stopped."""
     engine: EngineConfig = EngineConfig()

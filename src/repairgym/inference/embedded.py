@@ -6,7 +6,7 @@ policy version.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
@@ -17,7 +17,11 @@ from repairgym.config.models import DtypeName, EngineConfig
 from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.engine.core import Engine
 from repairgym.inference.engine.requests import Request
+from repairgym.inference.engine.shaping import Shaping
 from repairgym.inference.loading import load_model
+
+Watch = Callable[[Request], bool]
+"""Sees a running request after each of its tokens; True ends it."""
 
 
 class EmbeddedPolicy:
@@ -30,7 +34,7 @@ class EmbeddedPolicy:
         self.statistics = engine.statistics
         self.max_len_tokens = engine.config.max_len_tokens
         """Longest prompt plus completion."""
-        self._futures: dict[int, tuple[Request, asyncio.Future[None]]] = {}
+        self._futures: dict[int, tuple[Request, asyncio.Future[None], Watch | None]] = {}
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine") if is_threaded else None
         self._driver: asyncio.Task[None] | None = None
         # Held during a step and while the engine's state changes.
@@ -52,6 +56,17 @@ class EmbeddedPolicy:
 
     async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
         """Continue ``prompt_ids`` by at most ``max_len_tokens - len(prompt_ids)`` tokens; raises as `Engine.submit`."""
+        return await self.generate_shaped(session_id, prompt_ids, sampling, None, None)
+
+    async def generate_shaped(
+        self,
+        session_id: str,
+        prompt_ids: list[int],
+        sampling: SamplingParams,
+        shaping: Shaping | None,
+        watch: Watch | None,
+    ) -> Generation:
+        """Continue ``prompt_ids`` from a distribution changed by ``shaping``, while ``watch`` sees each token."""
         called_at_s = time.monotonic()
         await self._is_open.wait()
         async with self._lock:
@@ -62,10 +77,11 @@ class EmbeddedPolicy:
                 stop_token_ids=sampling.stop_token_ids,
                 temperature=sampling.temperature,
                 seed=sampling.seed,
+                shaping=shaping,
             )
             # Weights cannot change while the request is in the engine.
             version = self._engine.version
-        await self._wait(request)
+        await self._wait(request, watch)
         return Generation(
             token_ids=tuple(request.token_ids),
             log_probs=tuple(request.log_probs),
@@ -106,9 +122,9 @@ class EmbeddedPolicy:
             self._engine.load_state(state, version)
             return True
 
-    async def _wait(self, request: Request) -> None:
+    async def _wait(self, request: Request, watch: Watch | None) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._futures[id(request)] = (request, future)
+        self._futures[id(request)] = (request, future, watch)
         if self._driver is None or self._driver.done():
             self._driver = asyncio.create_task(self._drive())
         try:
@@ -127,18 +143,26 @@ class EmbeddedPolicy:
                         finished = self._engine.step()
                     else:
                         finished = await loop.run_in_executor(self._executor, self._engine.step)
+                self._show_progress()
                 for request in finished:
                     self._resolve(request, None)
                 await asyncio.sleep(0)
         except Exception as error:
-            for request, _ in list(self._futures.values()):
+            for request, _, _ in list(self._futures.values()):
                 self._resolve(request, error)
         finally:
-            for _, future in list(self._futures.values()):
+            for _, future, _ in list(self._futures.values()):
                 future.cancel()
 
+    def _show_progress(self) -> None:
+        for request, future, watch in list(self._futures.values()):
+            if watch is not None and request.token_ids and not future.done() and watch(request):
+                # The engine drops it before its next step; what was sampled so far is the result.
+                request.is_cancelled = not request.is_done
+                self._resolve(request, None)
+
     def _resolve(self, request: Request, error: Exception | None) -> None:
-        future = self._futures.get(id(request), (request, None))[1]
+        future = self._futures.get(id(request), (request, None, None))[1]
         if future is None or future.done():
             return
         if error is None:

@@ -33,6 +33,8 @@ class CallForm(ABC):
     opening: ClassVar[str]
     """Pattern of the start of a call."""
     example: ClassVar[str]
+    start: ClassVar[str] = ""
+    """Text with which each call begins and by which a stream tells it from text; empty: only a whole answer tells."""
     has_typed_values: ClassVar[bool] = True
     """Values have JSON types; otherwise all of them come as text."""
 
@@ -55,6 +57,7 @@ class HermesForm(CallForm):
     name = "hermes"
     mark = "<tool_call>"
     opening = "<tool_call>"
+    start = "<tool_call>"
     example = '<tool_call>{"name": NAME, "arguments": {...}}</tool_call>'
 
     def read(self, text: str, match: re.Match[str]) -> tuple[Call, int] | str:
@@ -76,6 +79,7 @@ class CoderForm(CallForm):
     name = "coder"
     mark = "<function="
     opening = r"<tool_call>\s*<function=([^>\n]+)>\s*"
+    start = "<tool_call>"
     example = "<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>"
     has_typed_values = False
     _PAIR = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
@@ -99,6 +103,7 @@ class GlmForm(CallForm):
     name = "glm"
     mark = "<arg_key>"
     opening = r"<tool_call>\s*([^\s<{]+)\s*"
+    start = "<tool_call>"
     example = "<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>"
     has_typed_values = False
     _PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)

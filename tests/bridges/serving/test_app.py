@@ -15,8 +15,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from repairgym.bridges.serving.models import ModelReply, PolicyModel, ScriptModel
-from repairgym.bridges.serving.requests import ChatRequest
+from repairgym.bridges.serving.models import PolicyModel, ScriptModel
+from repairgym.bridges.serving.records import AnyRequest, ModelReply, Report
 from repairgym.config.models import EndpointConfig, EngineConfig, ModelConfig
 from repairgym.errors import PromptTooLongError, ServerRejectedError
 from repairgym.inference.base import SamplingParams
@@ -71,18 +71,21 @@ async def test_chat_and_token_completions_are_the_same_policy(model: PolicyModel
 @pytest.mark.parametrize(
     ("path", "changes", "status", "words"),
     [
-        ("chat/completions", {"stream": True}, 400, "stream=True is not supported"),
-        ("chat/completions", {"top_p": 0.9}, 400, "top_p=0.9"),
-        ("chat/completions", {"n": 2}, 400, "n=2"),
-        ("chat/completions", {"stop": ["\n"]}, 400, "stop="),
+        ("chat/completions", {"top_p": 1.5}, 400, "top_p: got 1.5"),
+        ("chat/completions", {"n": 0}, 400, "n: got 0"),
+        ("chat/completions", {"stop": [""]}, 400, "stop: got ''"),
+        ("chat/completions", {"logit_bias": {"400": 1}}, 400, "token id 400"),
+        ("chat/completions", {"top_logprobs": 2}, 400, "needs logprobs"),
+        ("chat/completions", {"min_p": 0.1}, 400, "min_p=0.1 is not supported"),
         ("chat/completions", {"messages": []}, 400, "at least one message"),
         ("chat/completions", {"messages": [*HELLO, {"role": "assistant", "content": "x"}]}, 400, "continuing"),
         ("chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "only text"),
         ("chat/completions", {"messages": [{"role": "user", "content": "x" * 2000}]}, 400, "maximum context length"),
         ("chat/completions", {"model": "gpt"}, 404, "'tiny' is"),
-        ("completions", {"prompt": ["a", "b"]}, 400, "several prompts"),
+        ("completions", {"prompt": ["a", 5]}, 400, "list of 1 to 128"),
         ("completions", {"prompt": [5, 10**6]}, 400, "token id 1000000"),
-        ("completions", {"prompt": list(range(9)), "logprobs": 5}, 400, "expected 0 or 1"),
+        ("completions", {"prompt": list(range(9)), "logprobs": 21}, 400, "from 0 to 20"),
+        ("completions", {"prompt": "a", "echo": True, "logprobs": 0}, 400, "log-probabilities of a prompt"),
         ("nowhere", {}, 404, "Not Found"),
     ],
 )
@@ -135,12 +138,12 @@ class SlowModel(ScriptModel):
         self.num_running = 0
         self.most_running = 0
 
-    async def chat(self, request: ChatRequest) -> ModelReply:
+    async def reply(self, request: AnyRequest, number: int, prompt_ids: list[int], report: Report) -> ModelReply:
         self.num_running += 1
         self.most_running = max(self.most_running, self.num_running)
         try:
             await self.gate.wait()
-            return await super().chat(request)
+            return await super().reply(request, number, prompt_ids, report)
         finally:
             self.num_running -= 1
 

@@ -17,7 +17,7 @@ import pytest
 
 from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.bridges.serving.models import ScriptModel
-from repairgym.bridges.serving.requests import RequestError
+from repairgym.bridges.serving.records import RequestError
 from repairgym.bridges.serving.scripts import find_task, make_script
 from repairgym.config.commands import ShellScriptConfig
 from repairgym.config.pipeline import PipelineConfig

@@ -1,34 +1,33 @@
-"""Models behind the server: a policy that samples, or a script that answers; and the memory of conversations.
+"""Models behind the server: a policy that samples, or a script that answers.
 
-A chat client sends the whole conversation with each request, the model's answers included. Guarantees:
-
-- Where the conversation holds only answers that were given here, the prompt is the previous prompt and completion plus
-  the new messages (it extends the ledger); where an answer was changed, the conversation is rendered from its text up
-  to there (it forks).
-- A prompt that leaves no room is rejected before any computation.
-- A script's answers are marked as having no log-probabilities.
+Guarantees: a prompt that leaves no room is rejected before any computation; the tokens of an answer are those that were
+sampled, also where a stop text cuts its text; a script's answers are marked as having no log-probabilities.
 """
 
-import hashlib
 import itertools
-import json
+import uuid
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from repairgym.agent.formats import message_of_text
-from repairgym.bridges.serving.requests import (
+from repairgym.bridges.serving.memory import ConversationMemory
+from repairgym.bridges.serving.records import (
+    AnyRequest,
     ChatRequest,
+    Delta,
+    ModelReply,
+    Report,
     RequestError,
     SamplingRequest,
-    TextRequest,
-    content_text,
     to_conversation,
 )
-from repairgym.inference.base import Generation, Policy, SamplingParams
+from repairgym.bridges.serving.text_stream import TextStream
+from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.chat_template import Message
+from repairgym.inference.embedded import Watch
+from repairgym.inference.engine.requests import Request
+from repairgym.inference.engine.shaping import Shaping, TopTokens
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tool_calls import HERMES
 from repairgym.ledger import UNKNOWN_VERSION
@@ -37,80 +36,63 @@ Answer = Callable[[Sequence[Message], Sequence[Mapping[str, Any]]], str]
 """A script: (whole conversation, tools) -> next message."""
 
 
-@dataclass(frozen=True)
-class ModelReply:
-    """An answer with its tokens."""
+class Sampler(Protocol):
+    """A policy whose tokens can be watched as they are sampled."""
 
-    text: str
-    message: Mapping[str, Any]
-    """The text as a message with separate tool calls; of chat requests."""
-    prompt_ids: tuple[int, ...]
-    generation: Generation
+    async def generate_shaped(
+        self,
+        session_id: str,
+        prompt_ids: list[int],
+        sampling: SamplingParams,
+        shaping: Shaping | None,
+        watch: Watch | None,
+    ) -> Generation:
+        """Continue ``prompt_ids`` from a distribution changed by ``shaping``, while ``watch`` sees each token."""
+        ...
+
+    async def end_session(self, session_id: str) -> None:
+        """Free what the session holds."""
+        ...
 
 
-@dataclass(frozen=True)
-class _Remembered:
-    token_ids: tuple[int, ...]
-    """Prompt and completion."""
-    stop_id: int | None
-    """The stop token that ended it; None: it was cut off."""
+class _Growth:
+    """Reports one answer while it grows."""
 
+    def __init__(self, number: int, stream: TextStream, report: Report, stop_ids: Sequence[int]) -> None:
+        self._number = number
+        self._stream = stream
+        self._report = report
+        self._stop_ids = stop_ids
+        self._num_seen = 0
+        self.top_tokens: Sequence[TopTokens] = ()
 
-class ConversationMemory:
-    """The last conversations of a server, by their content."""
+    def watch(self, request: Request) -> bool:
+        """Report what a running request has got; True when it has reached a stop text."""
+        self.top_tokens = request.top_tokens
+        self.add(request.token_ids, request.log_probs, request.top_tokens, is_stopped=request.is_stopped)
+        return self._stream.stop_text is not None
 
-    def __init__(self, renderer: ChatRenderer, max_entries: int = 4096) -> None:
-        """Remember at most ``max_entries`` answers; the least recently used are dropped."""
-        self._renderer = renderer
-        self._max_entries = max_entries
-        self._remembered: OrderedDict[bytes, _Remembered] = OrderedDict()
-
-    def prompt_ids(self, request: ChatRequest) -> list[int]:
-        """Return the prompt of ``request``; `RequestError` for tools of a model whose chat template has none."""
-        messages = request.messages
-        form = self._renderer.call_form
-        if request.tools and form is None:
-            raise RequestError("tools: the chat template of this model has none", code="unsupported_parameter")
-        conversation = to_conversation(messages, form or HERMES)
-        for end in range(len(messages) - 1, 0, -1):
-            if messages[end - 1]["role"] != "assistant":
-                continue
-            key = _key(request, messages[:end])
-            if known := self._remembered.get(key):
-                self._remembered.move_to_end(key)
-                return [*known.token_ids, *self._renderer.continuation_ids(conversation[end:], known.stop_id)]
-        return self._renderer.conversation_ids(conversation, request.tools)
-
-    def remember(
-        self, request: ChatRequest, answer: Mapping[str, Any], token_ids: Sequence[int], stop_id: int | None
+    def add(
+        self,
+        token_ids: Sequence[int],
+        log_probs: Sequence[float],
+        top_tokens: Sequence[TopTokens],
+        *,
+        is_stopped: bool,
     ) -> None:
-        """Remember the ``answer`` to ``request``; ``token_ids`` are its prompt and completion."""
-        self._remembered[_key(request, [*request.messages, answer])] = _Remembered(tuple(token_ids), stop_id)
-        while len(self._remembered) > self._max_entries:
-            self._remembered.popitem(last=False)
-
-
-def _key(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> bytes:
-    """Digest the content: clients may add fields to a message and rewrite its arguments, but not change it."""
-    contents = [[message["role"], content_text(message), _calls(message)] for message in messages]
-    text = json.dumps([contents, list(request.tools)], sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-
-
-def _calls(message: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    calls = []
-    for call in message.get("tool_calls") or ():
-        arguments = call["function"].get("arguments") or "{}"
-        try:
-            values = json.loads(arguments) if isinstance(arguments, str) else arguments
-        except ValueError:
-            values = arguments
-        calls.append((call["function"]["name"], values))
-    return calls
+        """Report those of the answer's tokens, given from the start, that are new."""
+        new = slice(self._num_seen, len(token_ids))
+        self._num_seen = len(token_ids)
+        for place in range(*new.indices(len(token_ids))):
+            is_end = is_stopped and place + 1 == len(token_ids) and token_ids[place] in self._stop_ids
+            if not is_end:
+                self._stream.feed(token_ids[place])
+        if token_ids[new]:
+            self._report(Delta(self._number, self._stream.release(), token_ids[new], log_probs[new], top_tokens[new]))
 
 
 class ServedModel(ABC):
-    """A model that answers both kinds of requests, or raises `RequestError`."""
+    """A model that answers requests, or raises `RequestError`."""
 
     def __init__(
         self, renderer: ChatRenderer, *, max_len_tokens: int | None = None, max_remembered: int = 4096
@@ -120,35 +102,55 @@ class ServedModel(ABC):
         self.max_len_tokens = max_len_tokens
         self._memory = ConversationMemory(renderer, max_remembered)
 
-    async def chat(self, request: ChatRequest) -> ModelReply:
-        """Return the next message, after the tokens of the conversation so far."""
-        prompt_ids = self._memory.prompt_ids(request)
-        generation = await self._generate(prompt_ids, request.sampling, request)
-        text = self.renderer.decode(generation.token_ids)
-        message: dict[str, Any] = {"role": "assistant", "content": text}
-        if request.tools and self.renderer.call_form:
-            message = message_of_text(text, form=self.renderer.call_form)
-        # Its own token closed the message; any other stop token leaves it open.
-        stop_id = next((last for last in generation.token_ids[-1:] if last in self.renderer.stop_token_ids), None)
-        self._memory.remember(request, message, [*prompt_ids, *generation.token_ids], stop_id)
-        return ModelReply(text, message, tuple(prompt_ids), generation)
+    def prompts(self, request: AnyRequest) -> list[list[int]]:
+        """Return the prompts of ``request``, after the tokens of the conversation so far."""
+        if isinstance(request, ChatRequest):
+            return [self._memory.prompt_ids(request)]
+        return [self.renderer.prompt_ids(text) if isinstance(text, str) else list(text) for text in request.prompts]
 
-    async def complete(self, request: TextRequest) -> ModelReply:
-        """Return a continuation of the prompt."""
-        prompt_ids = list(request.prompt_ids) or self.renderer.prompt_ids(request.prompt)
-        generation = await self._generate(prompt_ids, request.sampling, None)
-        return ModelReply(self.renderer.decode(generation.token_ids), {}, tuple(prompt_ids), generation)
+    async def reply(self, request: AnyRequest, number: int, prompt_ids: list[int], report: Report) -> ModelReply:
+        """Return answer ``number`` to ``request``; ``report`` sees it grow."""
+        has_calls = isinstance(request, ChatRequest) and bool(request.tools)
+        form = self.renderer.call_form
+        stream = TextStream(self.renderer.text, request.sampling.stop, form.start if form and has_calls else None)
+        growth = _Growth(number, stream, report, self.renderer.stop_token_ids)
+        generation = await self._generate(request, number, prompt_ids, growth)
+        growth.add(generation.token_ids, generation.log_probs, growth.top_tokens, is_stopped=generation.is_stopped)
+        rest = stream.finish()
+        message: dict[str, Any] = {"role": "assistant", "content": stream.text}
+        if has_calls and form:
+            message = message_of_text(stream.text, form=form)
+        calls = [{**call, "id": f"call_{uuid.uuid4().hex}"} for call in message.get("tool_calls", ())]
+        if calls:
+            message["tool_calls"] = calls
+        elif rest:
+            report(Delta(number, rest, (), ()))
+        if isinstance(request, ChatRequest):
+            # Its own token closed the message; any other stop token leaves it open.
+            stop_id = next((last for last in generation.token_ids[-1:] if last in self.renderer.stop_token_ids), None)
+            self._memory.remember(request, message, [*prompt_ids, *generation.token_ids], stop_id)
+        is_stopped = generation.is_stopped or stream.stop_text is not None
+        return ModelReply(
+            number,
+            stream.text,
+            message,
+            tuple(prompt_ids),
+            generation,
+            "tool_calls" if calls else "stop" if is_stopped else "length",
+            stream.stop_text,
+            tuple(growth.top_tokens),
+        )
 
     @abstractmethod
-    async def _generate(self, prompt_ids: list[int], request: SamplingRequest, chat: ChatRequest | None) -> Generation:
-        """Continue ``prompt_ids``, which are those of ``chat``, if given."""
+    async def _generate(self, request: AnyRequest, number: int, prompt_ids: list[int], growth: _Growth) -> Generation:
+        """Continue ``prompt_ids``; tells ``growth`` of the tokens."""
 
 
 class PolicyModel(ServedModel):
-    """A :class:`~repairgym.inference.base.Policy` that samples."""
+    """A policy that samples."""
 
     def __init__(
-        self, policy: Policy, renderer: ChatRenderer, max_len_tokens: int, default_reply_tokens: int = 512
+        self, policy: Sampler, renderer: ChatRenderer, max_len_tokens: int, default_reply_tokens: int = 512
     ) -> None:
         """Serve ``policy``; ``default_reply_tokens`` bounds the replies to requests that set no bound."""
         super().__init__(renderer, max_len_tokens=max_len_tokens)
@@ -157,9 +159,19 @@ class PolicyModel(ServedModel):
         self._policy = policy
         self._numbers = itertools.count()
 
-    async def _generate(self, prompt_ids: list[int], request: SamplingRequest, chat: ChatRequest | None) -> Generation:
-        room = self._context_tokens - len(prompt_ids)
-        if room < 1:
+    def prompts(self, request: AnyRequest) -> list[list[int]]:
+        """Return the prompts of ``request``, after the tokens of the conversation so far; each leaves room."""
+        prompts = super().prompts(request)
+        if beyond := [token_id for token_id in request.sampling.logit_bias if token_id >= self.renderer.vocab_size]:
+            raise RequestError(f"logit_bias: token id {beyond[0]} is not below {self.renderer.vocab_size}")
+        for prompt_ids in prompts:
+            self._check_prompt(prompt_ids)
+        return prompts
+
+    def _check_prompt(self, prompt_ids: Sequence[int]) -> None:
+        if not prompt_ids:
+            raise RequestError("prompt: expected at least one token")
+        if len(prompt_ids) >= self._context_tokens:
             raise RequestError(
                 f"this model's maximum context length is {self._context_tokens} tokens, and the prompt alone has "
                 f"{len(prompt_ids)}; shorten it",
@@ -169,26 +181,32 @@ class PolicyModel(ServedModel):
             raise RequestError(
                 f"prompt: token id {max(prompt_ids)} is not below this model's {self.renderer.vocab_size}"
             )
+
+    async def _generate(self, request: AnyRequest, number: int, prompt_ids: list[int], growth: _Growth) -> Generation:
+        asked = request.sampling
         session_id = f"serve/{next(self._numbers)}"
         sampling = SamplingParams(
-            temperature=request.temperature,
-            max_tokens=min(request.max_tokens or self._default_reply_tokens, room),
-            stop_token_ids=self._stop_token_ids(request),
-            seed=request.seed,
+            temperature=asked.temperature,
+            max_tokens=min(asked.max_tokens or self._default_reply_tokens, self._context_tokens - len(prompt_ids)),
+            stop_token_ids=tuple(dict.fromkeys((*self.renderer.stop_token_ids, *asked.stop_token_ids))),
+            seed=asked.seed + number % asked.num_choices,
         )
         try:
-            return await self._policy.generate(session_id, prompt_ids, sampling)
+            return await self._policy.generate_shaped(session_id, prompt_ids, sampling, _shaping(asked), growth.watch)
         finally:
             await self._policy.end_session(session_id)
 
-    def _stop_token_ids(self, request: SamplingRequest) -> tuple[int, ...]:
-        own = [self.renderer.text([stop_id]) for stop_id in self.renderer.stop_token_ids]
-        if other := [text for text in request.stop if text not in own]:
-            raise RequestError(
-                f"stop={other[0]!r} is not supported; answers end at {' '.join(own)} and at stop_token_ids",
-                code="unsupported_parameter",
-            )
-        return tuple(dict.fromkeys((*self.renderer.stop_token_ids, *request.stop_token_ids)))
+
+def _shaping(asked: SamplingRequest) -> Shaping | None:
+    shaping = Shaping(
+        logit_bias=asked.logit_bias,
+        presence_penalty=asked.presence_penalty,
+        frequency_penalty=asked.frequency_penalty,
+        top_k=max(asked.top_k, 0),
+        top_p=asked.top_p,
+        num_top=asked.num_top_log_probs,
+    )
+    return None if shaping == Shaping() else shaping
 
 
 class ScriptModel(ServedModel):
@@ -198,10 +216,13 @@ class ScriptModel(ServedModel):
         super().__init__(renderer, max_remembered=0)
         self._answer = answer
 
-    async def _generate(self, prompt_ids: list[int], request: SamplingRequest, chat: ChatRequest | None) -> Generation:
-        conversation = self.renderer.messages(prompt_ids) if chat is None else to_conversation(chat.messages, HERMES)
-        whole = self.renderer.action_ids(self._answer(conversation, chat.tools if chat else ()))
-        ids = whole[: request.max_tokens]
+    async def _generate(self, request: AnyRequest, number: int, prompt_ids: list[int], growth: _Growth) -> Generation:
+        if isinstance(request, ChatRequest):
+            conversation, tools = to_conversation(request.messages, HERMES), request.tools
+        else:
+            conversation, tools = self.renderer.messages(prompt_ids), ()
+        whole = self.renderer.action_ids(self._answer(conversation, tools))
+        ids = whole[: request.sampling.max_tokens]
         return Generation(
             token_ids=tuple(ids),
             log_probs=(0.0,) * len(ids),

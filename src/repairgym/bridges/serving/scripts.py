@@ -12,7 +12,7 @@ from typing import Any
 from repairgym.agent.pipelines.base import Pipeline
 from repairgym.agent.scripted import SCRIPTS
 from repairgym.bridges.serving.models import Answer
-from repairgym.bridges.serving.requests import RequestError
+from repairgym.bridges.serving.records import RequestError
 from repairgym.config.commands import ShellScriptConfig
 from repairgym.errors import ConfigError
 from repairgym.inference.chat_template import Message

@@ -16,6 +16,7 @@ from repairgym.config.models import EngineConfig
 from repairgym.errors import ConfigError
 from repairgym.inference.engine.forward import SlotModel
 from repairgym.inference.engine.requests import EngineStatistics, Request, draw_uniforms, sample_tokens
+from repairgym.inference.engine.shaping import Shaping, shape_logits, top_tokens
 from repairgym.inference.engine.slots import Admission, PrefillRow, SlotTable, split_batches
 
 
@@ -47,6 +48,7 @@ class Engine:
         stop_token_ids: tuple[int, ...],
         temperature: float = 1.0,
         seed: int = 0,
+        shaping: Shaping | None = None,
     ) -> Request:
         """Queue a generation, whose fields the next steps fill; `ConfigError` without room or for a busy session."""
         room = self.config.max_len_tokens - len(prompt_ids)
@@ -65,6 +67,7 @@ class Engine:
             stop_token_ids=frozenset(stop_token_ids),
             temperature=temperature,
             uniforms=draw_uniforms(seed, len(prompt_ids), count),
+            shaping=shaping,
         )
         self._waiting.append(request)
         return request
@@ -177,6 +180,12 @@ class Engine:
     def _sample(self, requests: list[Request], logits: torch.Tensor) -> None:
         begin = time.perf_counter()
         device = logits.device
+        shaped = [(row, request, request.shaping) for row, request in enumerate(requests) if request.shaping]
+        if shaped:
+            # The same tensor may serve another request with this prompt.
+            logits = logits.float().clone()
+            for row, request, shaping in shaped:
+                logits[row] = shape_logits(logits[row], request.temperature, request.token_ids, shaping)
         temperatures = torch.tensor([request.temperature for request in requests], device=device)
         uniforms = torch.tensor(
             [request.uniforms[len(request.token_ids)] for request in requests], dtype=torch.float64, device=device
@@ -184,6 +193,9 @@ class Engine:
         token_ids, log_probs = sample_tokens(logits, temperatures, uniforms)
         for request, token_id, log_prob in zip(requests, token_ids.tolist(), log_probs.tolist(), strict=True):
             request.append(token_id, log_prob)
+        for row, request, shaping in shaped:
+            if shaping.num_top:
+                request.top_tokens.append(top_tokens(logits[row], request.temperature, shaping.num_top))
         self.statistics.num_decode_tokens += len(requests)
         self.statistics.sample_s += time.perf_counter() - begin
 

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 import torch
 
+from repairgym.inference.engine.shaping import Shaping, TopTokens
+
 
 @dataclass(eq=False)
 class Request:
@@ -22,8 +24,11 @@ class Request:
     temperature: float
     uniforms: np.ndarray
     """[max_tokens] float64 in [0, 1): the randomness of each token, drawn beforehand."""
+    shaping: Shaping | None = None
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
+    top_tokens: list[TopTokens] = field(default_factory=list)
+    """The likeliest tokens at each place, where ``shaping`` asks for them."""
     is_stopped: bool = False
     is_cancelled: bool = False
     slot: int = -1
@@ -46,6 +51,8 @@ class Request:
         self.token_ids.append(token_id)
         self.log_probs.append(log_prob)
         self.is_stopped = token_id in self.stop_token_ids
+        if self.shaping is not None and self.shaping.mask is not None and not self.is_stopped:
+            self.shaping.mask.accept(token_id)
 
 
 @dataclass

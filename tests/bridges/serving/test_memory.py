@@ -7,8 +7,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from repairgym.bridges.serving.models import ConversationMemory
-from repairgym.bridges.serving.requests import ChatRequest, read_chat_request
+from repairgym.bridges.serving.dialects.chat import ChatDialect
+from repairgym.bridges.serving.memory import ConversationMemory
+from repairgym.bridges.serving.records import ChatRequest
 from repairgym.inference.renderer import ChatRenderer
 
 TEXTS = st.lists(st.sampled_from(["a", " <", "\n", "é", "<|im_end|>"]), max_size=6).map("".join)
@@ -18,7 +19,7 @@ EXCHANGES = st.lists(st.tuples(SAMPLED, st.booleans(), TEXTS), min_size=1, max_s
 
 
 def request(messages: list[dict[str, Any]]) -> ChatRequest:
-    return read_chat_request({"messages": messages})
+    return ChatDialect().read({"messages": messages})
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

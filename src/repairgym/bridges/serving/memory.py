@@ -1,0 +1,87 @@
+"""The memory of conversations: what tokens a client's messages were.
+
+A chat client sends the whole conversation with each request, the model's answers included. Guarantees:
+
+- Where the conversation holds only answers that were given here, the prompt is the previous prompt and completion plus
+  the new messages (it extends the ledger); where an answer was changed, the conversation is rendered from its text up
+  to there (it forks).
+- At most ``max_entries`` answers are remembered.
+"""
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from repairgym.bridges.serving.records import UNSUPPORTED, ChatRequest, RequestError, content_text, to_conversation
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.tool_calls import HERMES
+
+
+@dataclass(frozen=True)
+class _Remembered:
+    token_ids: tuple[int, ...]
+    """Prompt and completion."""
+    stop_id: int | None
+    """The stop token that ended it; None: it was cut off."""
+
+
+class ConversationMemory:
+    """The last conversations of a server, by their content."""
+
+    def __init__(self, renderer: ChatRenderer, max_entries: int = 4096) -> None:
+        """Remember at most ``max_entries`` answers; the least recently used are dropped."""
+        self._renderer = renderer
+        self._max_entries = max_entries
+        self._remembered: OrderedDict[bytes, _Remembered] = OrderedDict()
+
+    def prompt_ids(self, request: ChatRequest) -> list[int]:
+        """Return the prompt of ``request``; `RequestError` for tools of a model whose chat template has none."""
+        messages = request.messages
+        form = self._renderer.call_form
+        if request.tools and form is None:
+            raise RequestError("tools: the chat template of this model has none", code=UNSUPPORTED)
+        conversation = to_conversation(messages, form or HERMES)
+        for end in range(len(messages) - 1, 0, -1):
+            if messages[end - 1]["role"] != "assistant":
+                continue
+            key = _key(request, messages[:end])
+            if known := self._remembered.get(key):
+                self._remembered.move_to_end(key)
+                return [*known.token_ids, *self._renderer.continuation_ids(conversation[end:], known.stop_id)]
+        return self._renderer.conversation_ids(conversation, request.tools)
+
+    def remember(
+        self, request: ChatRequest, answer: Mapping[str, Any], token_ids: Sequence[int], stop_id: int | None
+    ) -> None:
+        """Remember the ``answer`` to ``request``; ``token_ids`` are its prompt and completion."""
+        self._remembered[_key(request, [*request.messages, answer])] = _Remembered(tuple(token_ids), stop_id)
+        while len(self._remembered) > self._max_entries:
+            self._remembered.popitem(last=False)
+
+
+def _key(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> bytes:
+    """Digest the content: clients may add fields to a message and rewrite its arguments, but not change it."""
+    contents = [[message["role"], _content(message), _calls(message)] for message in messages]
+    text = json.dumps([contents, list(request.tools)], sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    text = content_text(message)
+    # A stream sends the space before a call, which the whole message does not have.
+    return text.strip() if message.get("tool_calls") else text
+
+
+def _calls(message: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    calls = []
+    for call in message.get("tool_calls") or ():
+        arguments = call["function"].get("arguments") or "{}"
+        try:
+            values = json.loads(arguments) if isinstance(arguments, str) else arguments
+        except ValueError:
+            values = arguments
+        calls.append((call["function"]["name"], values))
+    return calls

@@ -1,0 +1,78 @@
+"""The server's process: where it listens, who may connect, and how it stops.
+
+Guarantees: without a token the server listens on the loopback interface only; after the first signal running requests
+may end within ``drain_s``, the second stops them.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+
+from repairgym.bridges.serving.app import ModelServer
+from repairgym.bridges.serving.models import ServedModel
+from repairgym.config.commands import ServeConfig
+from repairgym.config.models import LOOPBACK
+from repairgym.errors import ConfigError, InputError
+
+
+def read_token(config: ServeConfig) -> str:
+    """Return the token that clients must send; empty: none. `ConfigError` where other machines could connect so."""
+    token = os.environ.get(config.token_env, "")
+    if not token and config.host not in LOOPBACK:
+        raise ConfigError(
+            f"host={config.host!r} accepts other machines; set a token for them in {config.token_env}, "
+            "or listen on 127.0.0.1"
+        )
+    return token
+
+
+async def serve(model: ServedModel, name: str, config: ServeConfig, on_start: Callable[[str], None]) -> None:
+    """Serve ``model`` as ``name`` until SIGINT or SIGTERM; ``on_start`` gets the base URL once clients can connect."""
+    app = ModelServer(model, name, config, read_token(config)).app()
+    settings = uvicorn.Config(
+        app,
+        host=config.host,
+        port=config.port,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=int(config.drain_s + 0.5),
+    )
+    server = _Server(settings, on_start)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, server.stop)
+    try:
+        await server.serve()
+    except SystemExit as error:  # uvicorn exits when it cannot listen
+        raise InputError(f"cannot listen on {config.host}:{config.port}; take another port, 0 for any") from error
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+class _Server(uvicorn.Server):
+    """A server that reports when it listens; the caller handles its signals, so an ordered stop is no error."""
+
+    def __init__(self, config: uvicorn.Config, on_start: Callable[[str], None]) -> None:
+        super().__init__(config)
+        self._on_start = on_start
+
+    def stop(self) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            host, port = self.config.host, self.servers[0].sockets[0].getsockname()[1]
+            self._on_start(f"http://{f'[{host}]' if ':' in host else host}:{port}/v1")
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
