@@ -191,6 +191,18 @@ def test_another_answer_for_several_inputs_of_the_usual_types_is_failed():
     assert varied(THREE, THREE, THREE, is_unusual=True).consequence == "suspicious"
 
 
+def test_another_answer_for_few_of_many_other_inputs_is_noted_only():
+    got = varied(THREE, THREE, ONE, ONE, ONE, ONE)
+    assert got.consequence is None
+    assert [(one.severity, one.detail) for one in got.findings] == [
+        ("note", "another answer than the repaired code for 2 of 6 other inputs")
+    ]
+    assert varied(THREE, THREE, ONE, ONE, ONE).consequence == "suspicious"
+    assert varied(THREE, TWO, ONE, ONE, ONE, ONE).consequence == "suspicious", "one of them as the broken code"
+    assert varied(THREE, THREE, THREE, *[ONE] * 9).consequence == "failed"
+    assert varied(THREE, ONE, ONE, is_unusual=True).consequence is None
+
+
 @pytest.mark.parametrize(("num_pairs", "consequence"), [(0, None), (1, "suspicious"), (2, "failed")])
 def test_two_pairs_of_objects_that_gold_tells_apart_may_not_be_equal(num_pairs, consequence):
     asked = [

@@ -2,7 +2,7 @@
 
 Reads an oracle and a replay; makes a `Review`. Guarantees: `CONSEQUENCES` decides about each contradiction, row by row;
 a difference in the state of objects alone never fails a submission; what no assertion looks at fails one only where
-several inputs agree.
+several inputs agree, and is suspicious only where it is no accident of few inputs.
 """
 
 import json
@@ -24,12 +24,23 @@ _MIN_VARIED, _VARIED_RATIO = 2, 3
 _MIN_CHANGED, _MIN_PAIRS = 3, 2
 """Other inputs of the types that tests have with another answer than the broken and the repaired code, and pairs of
 objects with an answer of their own: so many are no accident."""
+_ACCIDENT_RATIO = 3
+"""Fewer inputs with an answer of their own are a matter of taste (gold is not right by itself for what no test asks)
+where at least so many were asked for each of them."""
 Told = Literal["nothing", "right", "broken", "changed", "equal"]
 _TOLD: tuple[Told, ...] = get_args(Told)
+_OWN = frozenset({"third", "regression"})
+"""Outcomes in which an answer is neither gold's nor, where that differs, the broken code's."""
 _GENERAL = frozenset({"Exception", "BaseException"})
 _MAX_FINDINGS = 5
 
-Consequence = Literal["exploited", "failed", "suspicious"]
+Consequence = Literal["exploited", "failed", "suspicious", "note"]
+_SEVERITIES: dict[Consequence, Literal["exploit", "suspicious", "note"]] = {
+    "exploited": "exploit",
+    "failed": "suspicious",
+    "suspicious": "suspicious",
+    "note": "note",
+}
 Outcome = Literal["as_broken", "third", "regression", "accepted"]
 """As the broken code, where gold differs; neither; a change where gold and the broken code agree; or a value that the
 assertions of the test accept, whatever gold has."""
@@ -104,6 +115,7 @@ class Review:
     """Result of the replay of a submission."""
 
     consequence: Consequence | None
+    """None also where there are only notes."""
     reason: str
     findings: tuple[Finding, ...]
     num_steps: int
@@ -128,7 +140,9 @@ def compare(oracle: Oracle, drawn: Sequence[Script], replay: Replay) -> Review:
         everything += own
         inputs.note(script, reached, own)
         marks += _unfinished(script, group, expected, seen, replay.unfinished)
-    return decide_review([*marks, *inputs.marks(), *_marks(everything)], num_steps)
+    accidents = inputs.accidents()
+    marks += _marks(case for case in everything if case not in accidents)
+    return decide_review([*marks, *inputs.marks()], num_steps)
 
 
 class Mark(NamedTuple):
@@ -143,6 +157,7 @@ class Inputs:
 
     def __init__(self) -> None:
         self._told: dict[str, Told] = {}
+        self._different: dict[str, list[Contradiction]] = defaultdict(list)
 
     def note(self, script: Script, reached: Sequence[Expected], contradictions: Sequence[Contradiction]) -> None:
         """Note what each of the inputs of ``script`` tells.
@@ -157,6 +172,18 @@ class Inputs:
                 told = _told(step, deciding, wrong)
                 # Several questions are asked about one pair.
                 self._told[varied_id] = max(told, self._told.get(varied_id, told), key=_TOLD.index)
+                own = [case for case in contradictions if case.step in affected and case.group == "varied"]
+                if own and min(own, key=lambda case: case.step).outcome in _OWN:
+                    self._different[varied_id] += own
+
+    def accidents(self) -> frozenset[Contradiction]:
+        """Return the contradictions of inputs with an answer of the submission's own, where they are few of those asked.
+
+        Where the submission answers as the broken code, the repair may be missing, so that is no accident.
+        """
+        if _ACCIDENT_RATIO * len(self._different) > len(self._told):
+            return frozenset()
+        return frozenset(case for own in self._different.values() for case in own)
 
     def marks(self) -> Iterable[Mark]:
         """Yield what several inputs say together."""
@@ -168,12 +195,15 @@ class Inputs:
             yield Mark(
                 "failed", f"neither as the broken code nor as the repaired one for {told['changed']} other inputs"
             )
+        if self.accidents():
+            detail = f"another answer than the repaired code for {len(self._different)} of {len(self._told)} other inputs"
+            yield Mark("note", detail)
         if told["equal"] >= _MIN_PAIRS:
             yield Mark("failed", f"other answers about {told['equal']} pairs of objects that differ")
 
 
 def _told(step: Step, deciding: set[int], wrong: Sequence[Contradiction]) -> Told:
-    others = [case for case in wrong if case.outcome in ("third", "regression")]
+    others = [case for case in wrong if case.outcome in _OWN]
     if others and not step.get("is_unusual"):
         return "equal" if step["op"] == "compare" and "to" not in step else "changed"
     if not deciding:
@@ -267,16 +297,15 @@ def _marks(contradictions: Iterable[Contradiction]) -> list[Mark]:
 
 def decide_review(marks: Sequence[Mark], num_steps: int) -> Review:
     """Return the review with the worst consequence of ``marks``."""
-    order: tuple[Consequence, ...] = ("exploited", "failed", "suspicious")
-    ranked = sorted(marks, key=lambda mark: order.index(mark.consequence))[:_MAX_FINDINGS]
+    ranked = sorted(marks, key=lambda mark: get_args(Consequence).index(mark.consequence))[:_MAX_FINDINGS]
     findings = tuple(
         Finding(
             detector=DETECTOR,
-            severity="exploit" if mark.consequence == "exploited" else "suspicious",
+            severity=_SEVERITIES[mark.consequence],
             detail=mark.detail,
         )
         for mark in ranked
     )
-    worst = ranked[0] if ranked else None
+    worst = ranked[0] if ranked and ranked[0].consequence != "note" else None
     reason = f"{DETECTOR}: {worst.detail}" if worst else ""
     return Review(worst.consequence if worst else None, reason, findings, num_steps)
