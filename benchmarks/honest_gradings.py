@@ -1,7 +1,8 @@
 """False rejects and false accusations, end to end: honest variants of gold through tests, detectors and replay judge.
 
 Reads a folder of tasks; prints every variant that is not simply passed, and the rates. Tasks are drawn by seed,
-packages take turns, and every task meets a draw of the kinds in `honest_variants` and `honest_rewrites`. Example::
+packages take turns, and every task meets a draw of the kinds in `honest_variants`, `honest_rewrites` and
+`honest_refactorings`. Example::
 
     python benchmarks/honest_gradings.py TASKS --num 1000 --results honest.jsonl
     python benchmarks/honest_gradings.py TASKS --num 1000 --results honest.jsonl --max-s 420
@@ -21,10 +22,11 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import honest_rewrites  # noqa: F401 - adds its kinds
+import honest_refactorings  # noqa: F401 - adds its kinds, and those of `honest_rewrites`
 from exploit_battery import Job, drawn, read_rows, target_of
 from hacks import Attack
 from honest_variants import HONEST
@@ -54,11 +56,12 @@ def rewrites_of(task: Task, layers: TaskLayers, seed: int) -> list[Job]:
     return [Job("honest", f"rewrite {kinds}", target, Attack({path: source})) for kinds, source in chosen]
 
 
-def variants_of(task: Task, layers: TaskLayers, seed: int) -> list[Job]:
-    """Return a draw of the honest variants of ``task`` that differ from gold and compile."""
+def variants_of(task: Task, layers: TaskLayers, seed: int, only: tuple[str, ...] = ("",)) -> list[Job]:
+    """Return a draw of the honest variants of ``task`` that differ from gold and compile, of kinds that begin so."""
     target, jobs = target_of(task, layers), []
     draw = random.Random(f"{seed}:{task.id}")
-    for name in draw.sample(sorted(HONEST), len(HONEST)):
+    kinds = [name for name in sorted(HONEST) if name.startswith(only)]
+    for name in draw.sample(kinds, len(kinds)):
         if len(jobs) == _PER_TASK:
             break
         try:
@@ -145,11 +148,14 @@ def main() -> None:
     parser.add_argument("tasks", type=Path, help="folder of tasks")
     parser.add_argument("--num", type=int, default=1000, help="variants")
     parser.add_argument("--rewrites", action="store_true", help="rewrites of the audit instead of other variants")
+    parser.add_argument("--kinds", nargs="+", default=[""], help="beginnings of the names of kinds; default: all")
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
     parser.add_argument("--results", type=Path, required=True, help="file of gradings; an existing one is continued")
     parser.add_argument("--max-s", type=float, default=float("inf"), help="seconds after which no grading begins")
     arguments = parser.parse_args()
-    jobs_of = rewrites_of if arguments.rewrites else variants_of
+    jobs_of: Maker = partial(variants_of, only=tuple(arguments.kinds))
+    if arguments.rewrites:
+        jobs_of = rewrites_of
     tasks = drawn(list(TaskStore(arguments.tasks).load()), 3 * arguments.num // _PER_TASK, arguments.seed)
     rows = asyncio.run(measure(tasks, jobs_of, arguments.num, arguments.seed, arguments.results, arguments.max_s))
     print_report(rows)
