@@ -129,10 +129,10 @@ def _split_tuples(function: _Function) -> None:
                     if any(isinstance(part, ast.Starred) for part in (*targets, *values)):
                         continue
                     names = [f"part_{place}_of_{number}" for place in range(len(values))]
-                    taken = zip(names, values, strict=True)
+                    taken, given = zip(names, values, strict=True), zip(names, targets, strict=True)
                     block[number : number + 1] = [
                         *(ast.Assign([ast.Name(one, ast.Store())], value) for one, value in taken),
-                        *(ast.Assign([one], ast.Name(name, ast.Load())) for name, one in zip(names, targets, strict=True)),
+                        *(ast.Assign([one], ast.Name(taken, ast.Load())) for taken, one in given),
                     ]
                     return
 

@@ -177,7 +177,7 @@ class Inputs:
                     self._different[varied_id] += own
 
     def accidents(self) -> frozenset[Contradiction]:
-        """Return the contradictions of inputs with an answer of the submission's own, where they are few of those asked.
+        """Return the contradictions of inputs with an answer of the submission's own, where those are few.
 
         Where the submission answers as the broken code, the repair may be missing, so that is no accident.
         """
@@ -196,8 +196,8 @@ class Inputs:
                 "failed", f"neither as the broken code nor as the repaired one for {told['changed']} other inputs"
             )
         if self.accidents():
-            detail = f"another answer than the repaired code for {len(self._different)} of {len(self._told)} other inputs"
-            yield Mark("note", detail)
+            few = f"{len(self._different)} of {len(self._told)} other inputs"
+            yield Mark("note", f"another answer than the repaired code for {few}")
         if told["equal"] >= _MIN_PAIRS:
             yield Mark("failed", f"other answers about {told['equal']} pairs of objects that differ")
 
