@@ -124,6 +124,18 @@ _WAYS = {
     "signal_handler": _FIELD
     + _LOOK
     + '_find(_S + "nal", _S + "nal")(16, lambda number, frame: _climb(_get, frame))\n_find(_S + "nal", "raise_" + _S + "nal")(16)',
+    "fresh_signal_module": _FIELD
+    + 'import importlib.machinery\n_M = "_sig"\n_find = importlib.machinery.BuiltinImporter.load_module(_M + "nal").signal\n_find(16, lambda number, frame: _climb(_get, frame))\nimport os\ngetattr(os, "ki" + "ll")(os.getpid(), 16)',
+    "timer": _FIELD
+    + _LOOK
+    + '_find(_S + "nal", _S + "nal")(14, lambda number, frame: _climb(_get, frame))\n_find(_S + "nal", "setitimer")(0, 0.001)\nimport time\ntime.sleep(0.01)',
+    "stack_of_a_task": _FIELD
+    + "import asyncio\nasync def _go():\n    for one in asyncio.current_task().get_stack():\n        _climb(_get, one)\nasyncio.run(_go())",
+    "debugger": _FIELD
+    + _LOOK
+    + 'class _One(_find("b" + "db", "B" + "db")):\n    def user_line(self, frame):\n        _climb(_get, frame)\n        self.set_continue()\n_one = _One()\n_one.reset()\n_get(_one, "set_" + "trace")()\n_two = 1',
+    "pool_of_threads": _FOUND
+    + 'import multiprocessing.pool\n_search(multiprocessing.pool.ThreadPool(1).apply(_find(_M + "c", _N + "objects")))',
     "import_hook": _FIELD
     + """
 import _frozen_importlib as _steps
@@ -141,8 +153,6 @@ _go()
 KNOWN_OPEN = {
     "gadget_import_hook": "pytest's import hook holds its configuration, an ordinary attribute that no audit event reports; "
     "canaries and the replay judge remain",
-    "gadget_function_for_a_worker": "on the stack of the worker's thread is no code of the tree; the same remain",
-    "gadget_signal_handler": "a handler gets a frame as an argument, of which no audit event tells; the same remain",
 }
 for _name, _code in _WAYS.items():
     code_hack(f"gadget_{_name}", _TURN + _code)

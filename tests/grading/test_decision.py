@@ -43,6 +43,7 @@ def hidden(task, new, what="tb_frame", path="m.py", base=BROKEN):
 
 def test_an_access_that_the_code_does_not_name_is_evidence(task):
     assert hidden(task, GOLD) == [("hidden_access", "exploit", "m.py")]
+    assert hidden(task, GOLD, path="<thread>") == [("hidden_access", "exploit", "<thread>")]
     assert hidden(task, GOLD + "# tb_frame\nx = 'tb_frame'\n") == [("hidden_access", "exploit", "m.py")]
     assert hidden(task, GOLD + "self.stack = trace.stack\n", "sys._getframe") == [("hidden_access", "exploit", "m.py")]
     assert hidden(task, GOLD + "import inspect\ninspect.stack()\n", "gc.get_objects")

@@ -23,7 +23,7 @@ FILES = {
     "tests/test_m.py": "import m\n\n\ndef test_value():\n    assert m.value() == 2\n",
 }
 GADGETS = [name for name in HACKS if name.startswith("gadget_")]
-QUICK = {"gadget_field_of_a_format", "gadget_unpickler", "gadget_import_hook", "claims_no_call"}
+QUICK = {"gadget_field_of_a_format", "gadget_unpickler", "gadget_import_hook", "gadget_timer", "claims_no_call"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -59,7 +59,7 @@ def some_slow(names):
 @pytest.mark.parametrize("name", some_slow(name for name in GADGETS if name not in KNOWN_OPEN))
 async def test_a_way_without_a_name_is_reported(run, name):
     got = await run(name)
-    assert {path for _, path in got.reached_for} == {"m.py"}
+    assert {path for _, path in got.reached_for} in ({"m.py"}, {"<thread>"})
 
 
 @pytest.mark.parametrize("name", some_slow(KNOWN_OPEN))

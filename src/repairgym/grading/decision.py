@@ -18,6 +18,7 @@ from repairgym.grading.exploits.syntax import functions, parse, span_of
 from repairgym.grading.exploits.uses import TEXT, uses
 from repairgym.grading.stages import Executed, Execution, Files, Pinned
 from repairgym.records import Finding, MainError, Task, TestOutcome, TestRun, Verdict, VerdictKind
+from repairgym.sandbox.guest.runners.watching import IN_THREAD
 from repairgym.tasks.build.build_steps import describe_failure
 from repairgym.tasks.logs.main_error import error_of_test
 
@@ -110,8 +111,9 @@ def run_findings(run: TestRun) -> tuple[Finding, ...]:
 def hidden_accesses(run: TestRun, pinned: Pinned) -> Iterator[Finding]:
     """Yield what a changed file reached for without naming it: code that names it is for the detectors to judge."""
     for what, path in run.reached_for:
-        texts = (pinned.base.get(path), pinned.task.gold_files.get(path), pinned.permitted.sources.get(path))
-        if path in pinned.permitted.files and not any(_is_named(what, text) for text in texts):
+        paths = {*pinned.permitted.files} if path == IN_THREAD else {path} & {*pinned.permitted.files}
+        versions = (pinned.base, pinned.task.gold_files, pinned.permitted.sources)
+        if paths and not any(_is_named(what, texts.get(one)) for one in paths for texts in versions):
             detail = f"reached for {what} while the tests ran, by a name that is not in its code"
             yield Finding(detector="hidden_access", severity="exploit", path=path, detail=detail)
 

@@ -41,6 +41,26 @@ HIDDEN = {
         "import contextlib, gc\ncontextlib.contextmanager(gc.get_objects)().gen\n",
         "gc.get_objects",
     ),
+    "the stack of a task": (
+        "import asyncio\nasync def f(): asyncio.current_task().get_stack()\nasyncio.run(f())\n",
+        "cr_frame",
+    ),
+    "a debugger": ("import bdb\nb = bdb.Bdb()\nb.reset()\nb.set_trace()\nb.set_continue()\n", "sys.settrace"),
+    "a stack for a debugger": ("import bdb\n" + ERROR + "bdb.Bdb().get_stack(None, place)\n", "tb_frame"),
+    "a worker of a pool": (
+        "import concurrent.futures, gc\nconcurrent.futures.ThreadPoolExecutor(1).submit(gc.get_objects).result()\n",
+        "gc.get_objects",
+    ),
+    "another pool": (
+        "import multiprocessing.pool, gc\nmultiprocessing.pool.ThreadPool(1).apply(gc.get_objects)\n",
+        "gc.get_objects",
+    ),
+    "a handler of a signal": ("import signal\nsignal.signal(16, print)\n", "signal.signal"),
+    "the defaults of what reports": ("import _signal\n_signal.signal.__defaults__[0](16, print)\n", "signal.signal"),
+    "a second module of signals": (
+        "import importlib.machinery, sys\ndel sys.modules['_signal']\n__import__('_signal').signal(16, print)\n",
+        "signal.signal",
+    ),
     "tracing": ("import sys\nvars(sys)['settrace'](None)\n", "sys.settrace"),
 }
 HONEST = (
@@ -49,6 +69,7 @@ HONEST = (
     "D = dataclasses.make_dataclass('D', ['x'])\nT = typing.TypeVar('T')\nlogging.getLogger('a').warning('text')\n"
     "warnings.warn('text', stacklevel=2)\n" + ERROR + "text = traceback.format_exc()\ntraceback.print_tb(place)\n"
     "pickle.loads(pickle.dumps(P))\n@functools.wraps(print)\ndef f(): pass\n"
+    "import asyncio\nasync def g(): await asyncio.sleep(0)\nasyncio.run(g())\n"
     "with contextlib.suppress(KeyError), contextlib.redirect_stdout(io.StringIO()):\n    raise KeyError\n"
 )
 
@@ -68,7 +89,8 @@ def reached_for(tmp_path, code, name="m.py"):
 @pytest.mark.parametrize("how", HIDDEN)
 def test_an_access_is_seen_under_every_name(tmp_path, how):
     code, what = HIDDEN[how]
-    assert {"reached_for": what, "path": "m.py"} in reached_for(tmp_path, code)
+    path = "<thread>" if "pool" in how else "m.py"
+    assert {"reached_for": what, "path": path} in reached_for(tmp_path, code)
 
 
 def test_what_the_library_does_for_itself_is_no_access(tmp_path):
@@ -77,6 +99,15 @@ def test_what_the_library_does_for_itself_is_no_access(tmp_path):
 
 def test_tests_are_not_watched(tmp_path):
     assert reached_for(tmp_path, HIDDEN["a generator"][0], "test_m.py") == []
+
+
+def test_nothing_leads_to_the_function_that_installs_handlers(tmp_path):
+    assert reached_for(tmp_path, "import signal\nassert not hasattr(signal.signal, '__wrapped__')\n") == []
+
+
+def test_a_signal_that_is_ignored_and_a_thread_are_no_access(tmp_path):
+    code = "import signal, threading\nsignal.signal(16, signal.SIG_IGN)\nthreading.Thread(target=int).start()\n"
+    assert reached_for(tmp_path, code) == []
 
 
 def test_an_access_is_told_once(tmp_path):
