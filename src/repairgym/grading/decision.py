@@ -113,7 +113,7 @@ def hidden_accesses(run: TestRun, pinned: Pinned) -> Iterator[Finding]:
     for what, path in run.reached_for:
         paths = {*pinned.permitted.files} if path == IN_THREAD else {path} & {*pinned.permitted.files}
         versions = (pinned.base, pinned.task.gold_files, pinned.permitted.sources)
-        if paths and not any(_is_named(what, texts.get(one)) for one in paths for texts in versions):
+        if paths and not any(_is_named(what, texts.get(changed)) for changed in paths for texts in versions):
             detail = f"reached for {what} while the tests ran, by a name that is not in its code"
             yield Finding(detector="hidden_access", severity="exploit", path=path, detail=detail)
 
