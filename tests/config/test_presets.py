@@ -12,6 +12,7 @@ from repairgym.config.recipes import (
     DistillThenGrpoConfig,
     RftCommandConfig,
     RlCommandConfig,
+    SftCommandConfig,
     TwoStageConfig,
 )
 from repairgym.config.tasks import CurationConfig, TasksConfig
@@ -33,6 +34,7 @@ KINDS: dict[str, type[Record]] = {
     "paper_a/full.toml": RolloutCommandConfig,
     "paper_a/full_small.toml": RolloutCommandConfig,
     "paper_a/matrix_small.toml": MatrixConfig,
+    "paper_a/sft.toml": SftCommandConfig,
     "paper_a/simplified.toml": RolloutCommandConfig,
     "paper_a/simplified_small.toml": RolloutCommandConfig,
     "paper_b/curation.toml": CurationConfig,

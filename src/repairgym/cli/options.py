@@ -47,10 +47,13 @@ def resolve(
     return resolved
 
 
-def configured(command: Callable[..., None]) -> Callable[..., None]:
+def configured(
+    command: Callable[..., None], check_dry: Callable[[Any, dict[str, Any]], None] | None = None
+) -> Callable[..., None]:
     """Give a command the arguments of `resolve` in place of its parameter ``config``, which gets the configuration.
 
-    The overrides are where ``config`` is; the options follow those of the command.
+    The overrides are where ``config`` is; the options follow those of the command. ``check_dry`` is called in a dry run
+    with the configuration and the command's own arguments, after the configuration was printed.
     """
     own = inspect.signature(command, eval_str=True).parameters
     overrides, *options = list(inspect.signature(resolve).parameters.values())[1:]
@@ -59,7 +62,14 @@ def configured(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(**given: Any) -> None:
         settings = {name: given.pop(name) for name in shared}
-        command(config=resolve(own["config"].annotation, **settings), **given)
+        is_dry_run = settings.pop("dry_run")
+        config = resolve(own["config"].annotation, **settings)
+        if not is_dry_run:
+            command(config=config, **given)
+            return
+        typer.echo(to_toml(config), nl=False)
+        if check_dry:
+            check_dry(config, given)
 
     parameters = [*(overrides if name == "config" else parameter for name, parameter in own.items()), *options]
     keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]

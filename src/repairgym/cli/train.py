@@ -5,6 +5,7 @@ under torchrun.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,8 +29,9 @@ from repairgym.cli.verl import Machine, VerlRecipeOption, load_verl_plan
 from repairgym.config import recipes
 from repairgym.config.algorithms import PRESETS
 from repairgym.config.learning import AlgorithmConfig, SftConfig, StepDpoConfig
-from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError
+from repairgym.inference.model_source import SHIPPED, shipped_base
+from repairgym.sizing.preflight import TrainCommandConfig
 from repairgym.training.run_settings import CallConfig, keep_config
 
 START = "start"
@@ -60,6 +62,37 @@ def _train(run: Path, recipe: Callable[[], str], *trained: SftConfig | Algorithm
     lead_or_follow(lambda: typer.echo(f"model: {run / 'checkpoints' / recipe()}"), *trained)
 
 
+def _check_contexts(model: Path, config: TrainCommandConfig, mark: str = "") -> None:
+    """Check, before anything is loaded, that learner and sampler take the episodes of ``config``; print what they need.
+
+    `ConfigError`: they cannot.
+    """
+    from repairgym.learning.distributed.fsdp import gpu_bytes, is_leading, num_processes
+    from repairgym.sizing.preflight import preflight, stages_of
+
+    for line in preflight(model, stages_of(config), num_processes(), gpu_bytes()):
+        if is_leading():
+            typer.echo(f"{mark}{line}")
+
+
+def _check_dry(config: TrainCommandConfig, given: dict[str, Any]) -> None:
+    """Check the contexts of a dry run as comments of its TOML, where the model is on this machine."""
+    if folder := _local_model(given["start"]):
+        _check_contexts(folder, config, "# ")
+
+
+def _local_model(start: Path) -> Path | None:
+    """Return the folder of a model argument if it is here; nothing is downloaded."""
+    folder = shipped_base() if str(start) == SHIPPED else start
+    if (folder / "config.json").is_file():
+        return folder
+    typer.echo(f"# {start} is not on this machine, so its positions are not checked")
+    return None
+
+
+_configured = partial(configured, check_dry=_check_dry)
+
+
 @app.command()
 @configured
 def base(
@@ -83,17 +116,20 @@ def base(
 
 
 @app.command()
-@configured
+@_configured
 def sft(run: RunFolder, start: Start, config: recipes.SftCommandConfig) -> None:
     """Imitate the passed trajectories of a run (paper A's settings by default).
 
     Example: repairgym train sft runs/teacher models/base phase=rollout sft.choice.type=loss
     """
-    _fit_stored(run, start, "sft", config.phase, config.max_per_task, config.sft)
+    check_run(run)
+    model = find_model(start)
+    _check_contexts(model, config)
+    _fit_stored(run, model, "sft", config.phase, config.max_per_task, config.sft)
 
 
 @app.command()
-@configured
+@_configured
 def rft(
     run: Annotated[Path, typer.Argument(help="Run folder with the policy's trajectories; with --tasks a new one.")],
     start: Start,
@@ -107,9 +143,12 @@ def rft(
     if tasks is None:
         if config.sampler != "embedded":
             raise ConfigError(f"sampler={config.sampler!r} samples nothing without --tasks; name a folder of tasks")
-        _fit_stored(run, start, "rft", config.phase, config.collect.max_per_task, config.rft)
+        check_run(run)
+    folder, model = tasks and check_tasks(tasks), find_model(start)
+    _check_contexts(model, config)
+    if folder is None:
+        _fit_stored(run, model, "rft", config.phase, config.collect.max_per_task, config.rft)
         return
-    model, folder = find_model(start), check_tasks(tasks)
     served = None
     if config.sampler != "embedded":
         served = find_policy(config.sampler, config.rollout.temperature, config.endpoint)
@@ -127,10 +166,8 @@ def rft(
     _train(run, recipe, config.rft)
 
 
-def _fit_stored(run: Path, start: Path, stage: str, phase: str, max_per_task: int, config: SftConfig) -> None:
+def _fit_stored(run: Path, model: Path, stage: str, phase: str, max_per_task: int, config: SftConfig) -> None:
     """Train on the passed trajectories of a stored run."""
-    check_run(run)
-    model = find_model(start)
     from repairgym.cli.display import ProgressDisplay
     from repairgym.rollout.store import RunStore
     from repairgym.training.supervised import fit_samples, stored_samples
@@ -165,23 +202,6 @@ def step_dpo(run: RunFolder, start: Start, config: recipes.StepDpoCommandConfig)
     _train(run, recipe, config.step_dpo)
 
 
-def _check_context(
-    model: Path,
-    rl: recipes.RlConfig,
-    rollout: RolloutConfig,
-    yarn_factor: float = 1.0,
-    trained: SftConfig | None = None,
-) -> None:
-    """Check, before anything is loaded, that learner and sampler take the episodes of ``rollout``; `ConfigError`."""
-    from repairgym.learning.distributed.fsdp import num_processes
-    from repairgym.sizing.positions import Demand, check_demand, read_positions
-
-    positions, length = read_positions(model, yarn_factor), rollout.pipeline.max_len_tokens
-    check_demand(positions, Demand(rl.sampler.type, length))
-    for compute in (rl.algorithm.compute, *((trained.compute,) if trained else ())):
-        check_demand(positions, Demand("learner", length, num_processes(), context_parallel=compute.context_parallel))
-
-
 def _check_paths(tasks: Path, run: Path, start: Path) -> Path:
     """Check the arguments of a recipe that samples; return the folder of the model."""
     check_tasks(tasks), check_new_run(run)
@@ -189,14 +209,14 @@ def _check_paths(tasks: Path, run: Path, start: Path) -> Path:
 
 
 @app.command()
-@configured
+@_configured
 def rl(tasks: Tasks, run: NewRun, start: Start, config: recipes.RlCommandConfig) -> None:
     """One stage of RL (paper B's DAPO by default; rl.algorithm=grpo, gspo, ...: docs/howto/algorithms.md).
 
     Example: repairgym train rl tasks runs/rl models/rft rl.num_groups=16 rl.algorithm.group_size=8
     """
     model = _check_paths(tasks, run, start)
-    _check_context(model, config.rl, config.rollout)
+    _check_contexts(model, config)
     from repairgym.cli.running import import_checkpoint, open_run
     from repairgym.rollout.names import RL
     from repairgym.training.rl_loop import run_rl_stage
@@ -212,15 +232,14 @@ def rl(tasks: Tasks, run: NewRun, start: Start, config: recipes.RlCommandConfig)
 
 
 @app.command("dapo_two_stage")
-@configured
+@_configured
 def dapo_two_stage(tasks: Tasks, run: NewRun, start: Start, config: recipes.TwoStageConfig) -> None:
     """DAPO, then DAPO on the tasks worth more work in a longer context (paper B, section 4.3).
 
     Example: repairgym train dapo_two_stage tasks runs/two models/rft --preset paper_b/two_stage
     """
     model = _check_paths(tasks, run, start)
-    for stage in (config.stage_1, config.stage_2):
-        _check_context(model, stage.rl, stage.rollout, stage.yarn_factor)
+    _check_contexts(model, config)
     from repairgym.cli.running import import_checkpoint, open_run
     from repairgym.recipes.dapo_two_stage import dapo_two_stage
 
@@ -234,14 +253,14 @@ def dapo_two_stage(tasks: Tasks, run: NewRun, start: Start, config: recipes.TwoS
 
 
 @app.command("distill_then_grpo")
-@configured
+@_configured
 def distill_then_grpo(tasks: Tasks, run: NewRun, start: Start, config: recipes.DistillThenGrpoConfig) -> None:
     """Imitate a teacher, then GRPO (paper A).
 
     Example: repairgym train distill_then_grpo tasks runs/a models/base --preset paper_a/distill_then_grpo
     """
     model = _check_paths(tasks, run, start)
-    _check_context(model, config.rl, config.rollout, trained=config.sft)
+    _check_contexts(model, config)
     collect = config.collect_rollout or config.rollout
     teacher = find_policy(config.teacher, collect.temperature, config.endpoint)
     from repairgym.cli.running import check_policy, import_checkpoint, open_run
@@ -276,16 +295,22 @@ def verl(
     Example: repairgym train verl tasks runs/verl models/rft --config rl.toml --machine verl_cpu rl.num_groups=4
     """
     plan = load_verl_plan(recipe, config_files(config, preset), machine, overrides or [])
+    from repairgym.bridges.verl.training import check_contexts, check_stages, stages_of, train_with_verl
+
     if dry_run:
         typer.echo(plan.as_toml(), nl=False)
+        folder = _local_model(start)
+        for line in check_contexts(folder, plan.config, plan.machine) if folder else ():
+            typer.echo(f"# {line}")
         return
-    from repairgym.bridges.verl.training import check_stages, stages_of, train_with_verl
     from repairgym.bridges.versions import check_verl_versions
 
     stages = stages_of(plan.config)
     check_stages(stages, plan.machine)
     check_verl_versions(plan.machine)
     model = _check_paths(tasks, run, start)
+    for line in check_contexts(model, plan.config, plan.machine):
+        typer.echo(line)
     from repairgym.cli.running import import_checkpoint, open_run, require_one_process
 
     require_one_process()

@@ -16,6 +16,7 @@ from repairgym.errors import ConfigError, ModelFolderError
 Engine = Literal["learner", "embedded", "vllm", "verl"]
 _MAKERS_POSITIONS = {("qwen3", 40_960): 32_768, ("qwen3_moe", 40_960): 32_768}
 """(type, positions of config.json) -> positions that the makers' pages stretch from (Qwen3: 8,192 are for answers)."""
+_GIB = 1 << 30
 _OWN_STRETCH = ("llama3", "longrope", "su")
 """Types whose positions in ``config.json`` include the stretch, for vLLM, too."""
 
@@ -76,14 +77,23 @@ class Demand:
     """Parts of one sequence in training; each is on a GPU or process of its own."""
     tensor_parallel: int = 1
     """Parts of the weights in generation."""
+    step_bytes: float | None = None
+    """Estimate of what one GPU or process holds at the peak of a step; None: not estimated."""
+    room_bytes: float | None = None
+    """Memory of one GPU; None: not known, so nothing is compared with it."""
 
 
-def check_demand(positions: Positions, demand: Demand) -> None:
-    """Raise a `ConfigError` where the model cannot have such a context on such machines; it says what to do."""
+def check_demand(positions: Positions, demand: Demand) -> str:
+    """Return a line that names model, context, positions, machines and memory.
+
+    Raises:
+        ConfigError: the model cannot have such a context on such machines; the message says what to do.
+    """
     longest = positions.accepted_by(demand.engine)
+    memory = f", about {demand.step_bytes / _GIB:.3g} GiB each" if demand.step_bytes is not None else ""
     told = (
         f"{positions.name}: a context of {demand.context_tokens:,} tokens for {demand.engine} on {demand.num_gpus} "
-        f"GPUs or processes (context over {demand.context_parallel}, weights over {demand.tensor_parallel})"
+        f"GPUs or processes (context over {demand.context_parallel}, weights over {demand.tensor_parallel}{memory})"
     )
     if demand.context_tokens > longest:
         factor = demand.context_tokens / positions.original
@@ -107,6 +117,13 @@ def check_demand(positions: Positions, demand: Demand) -> None:
             f"{told}: each part of the context takes an equal share of {positions.num_heads} attention heads and "
             f"{kv_heads} key-value heads"
         )
+    if demand.step_bytes and demand.room_bytes and demand.step_bytes > demand.room_bytes:
+        raise ConfigError(
+            f"{told}: a GPU has {demand.room_bytes / _GIB:.3g} GiB; start more processes, raise "
+            "compute.context_parallel, or set compute.is_checkpointing=true, compute.is_offloaded=true or "
+            "trained.type=lora"
+        )
+    return f"{told}: {longest:,} positions ({positions.rope_type}, {positions.original:,} originally)"
 
 
 def stretched(config: dict[str, Any], factor: float, name: str, original: int | None = None) -> dict[str, Any]:

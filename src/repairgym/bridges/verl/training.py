@@ -96,16 +96,21 @@ def check_stages(stages: Iterable[Stage], machine: VerlConfig) -> None:
         translate(stage.rl, stage.rollout, machine, stage.seed)
 
 
-def check_contexts(model: Path, config: VerlSource, machine: VerlConfig) -> None:
-    """Check, before anything is loaded, that verl and what it samples with take the episodes; `ConfigError` else."""
+def check_contexts(model: Path, config: VerlSource, machine: VerlConfig) -> list[str]:
+    """Check, before anything is loaded, that verl and what it samples with take the episodes; `ConfigError` else.
+
+    Returns a line for each stage.
+    """
     num_gpus = machine.num_nodes * machine.gpus_per_node
+    lines = []
     for stage in stages_of(config):
         positions = read_positions(model, _yarn_factor(config, stage.phase))
         tensor_parallel = machine.rollout_tensor_parallel
         demand = Demand(
             "verl", stage.rollout.pipeline.max_len_tokens, num_gpus, machine.sequence_parallel, tensor_parallel
         )
-        check_demand(positions, demand)
+        lines.append(check_demand(positions, demand))
+    return lines
 
 
 def _yarn_factor(config: VerlSource, phase: str) -> float:
@@ -127,7 +132,6 @@ def train_with_verl(
     """Run all stages of ``config`` from checkpoint ``start``; returns the name of the last checkpoint."""
     stages = stages_of(config, comments)
     check_stages(stages, machine)
-    check_contexts(run.checkpoint(START), config, machine)
     start = START
     task_ids: list[str] | None = None
     for stage in stages:

@@ -149,6 +149,18 @@ def num_processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def is_leading() -> bool:
+    """True in the process that leads, also before the processes have met."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def gpu_bytes() -> float | None:
+    """Memory of the GPU that a process trains on; None without one."""
+    return (
+        float(torch.cuda.get_device_properties(training_device()).total_memory) if torch.cuda.is_available() else None
+    )
+
+
 def _is_lost_process(error: RuntimeError) -> bool:
     return isinstance(error, dist.DistError) or " by peer" in str(error)
 
