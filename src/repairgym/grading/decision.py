@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from repairgym.config.pipeline import GradingConfig
 from repairgym.grading.execution import GRADER_VERSION
 from repairgym.grading.exploits.base import aliases_of
-from repairgym.grading.exploits.syntax import functions, parse, span_of
+from repairgym.grading.exploits.syntax import Unit, functions, parse, span_of, units
 from repairgym.grading.exploits.uses import TEXT, uses
 from repairgym.grading.stages import Executed, Execution, Files, Pinned
 from repairgym.records import Finding, MainError, Task, TestOutcome, TestRun, Verdict, VerdictKind
@@ -200,5 +200,12 @@ def restores(task: Task, sources: Mapping[str, str | None]) -> bool:
 def _same_code(left: str | None, right: str | None) -> bool:
     if left == right:
         return True
-    trees = parse(left), parse(right)
-    return trees[0] is not None and trees[1] is not None and ast.dump(trees[0]) == ast.dump(trees[1])
+    if parse(left) is None or parse(right) is None:
+        return False
+    mine, golds = units(left), units(right)
+    return len(mine) == len(golds) and all(map(_same_unit, mine, golds))
+
+
+def _same_unit(left: Unit, right: Unit) -> bool:
+    is_same = left.text == right.text or ast.dump(left.node) == ast.dump(right.node)
+    return is_same and left.prefix == right.prefix

@@ -7,8 +7,10 @@ leaves its code alone and it did something; a file that cannot be parsed says no
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import PurePosixPath
 
+from repairgym.grading.exploits.syntax import parse
 from repairgym.grading.permitted import is_protected
 from repairgym.grading.stages import Pinned
 
@@ -35,17 +37,22 @@ def _is_source(path: str, source_paths: tuple[str, ...]) -> bool:
 
 
 def _missing(base: str, gold: str, text: str | None) -> Iterator[str]:
-    try:
-        trees = [ast.parse(source) for source in (base, gold, text or "")]
-    except SyntaxError:
+    before, kept, there = map(_names_of, (base, gold, text or ""))
+    if before is None or kept is None or there is None:
         return
-    before, kept, there = (dict(_bound(tree.body)) for tree in trees)
     for name, node in kept.items():
         new = there.get(name)
         is_gone = new is None and not _is_bound_elsewhere(name, kept, there)
-        is_same = name in before and ast.dump(before[name]) == ast.dump(node)
-        if is_same and (is_gone or _is_emptied(node, new)):
+        # The comparison of whole classes comes last: it takes longer than everything else here.
+        if name in before and (is_gone or _is_emptied(node, new)) and ast.dump(before[name]) == ast.dump(node):
             yield name
+
+
+@lru_cache(maxsize=256)
+def _names_of(text: str) -> _Names | None:
+    """Return the public names of ``text``; None when it cannot be parsed."""
+    tree = parse(text)
+    return dict(_bound(tree.body)) if tree is not None else None
 
 
 def _bound(body: list[ast.stmt], scope: str = "") -> Iterator[tuple[str, ast.stmt]]:
@@ -99,8 +106,9 @@ def _is_emptied(old: ast.stmt, new: ast.stmt | None) -> bool:
     if not isinstance(old, _Function) or not isinstance(new, _Function):
         return False
     before, after = (list(filter(_is_code, function.body)) for function in (old, new))
-    is_same = list(map(ast.dump, before)) == list(map(ast.dump, after))
-    return not is_same and all(map(_is_trivial, after)) and not all(map(_is_constant, before))
+    if not all(map(_is_trivial, after)) or all(map(_is_constant, before)):
+        return False
+    return list(map(ast.dump, before)) != list(map(ast.dump, after))
 
 
 def _is_code(node: ast.stmt) -> bool:

@@ -21,6 +21,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib import metadata, resources
 from pathlib import Path
 
@@ -119,7 +120,7 @@ def without_package(store: LayerStore, environment: Path, package: str, source_p
     ``source_paths`` of the tree on its path instead, so that pytest finds the package there.
     """
     folder, wanted = next(environment.glob("lib/python*/site-packages")), canonicalize_name(package)
-    installed = [dist for dist in metadata.distributions(path=[str(folder)]) if canonicalize_name(dist.name) == wanted]
+    installed = _installed(folder, wanted)
     if not installed:
         return environment
     digest = hashlib.sha256(f"{environment.name}:without:{wanted}:{source_paths}".encode()).hexdigest()
@@ -142,6 +143,13 @@ def without_package(store: LayerStore, environment: Path, package: str, source_p
                     empty.rmdir()
 
     return store.build_once("environments", digest, build)
+
+
+@lru_cache(maxsize=256)
+def _installed(folder: Path, wanted: str) -> tuple[metadata.Distribution, ...]:
+    """Return the distributions ``wanted`` in ``folder``, which never changes: reading all metadata takes long."""
+    found = metadata.distributions(path=[str(folder)])
+    return tuple(dist for dist in found if canonicalize_name(dist.name) == wanted)
 
 
 def install_arguments(python: Path, lock: Path, is_index_allowed: bool, target: Path | None = None) -> list[str]:

@@ -11,12 +11,14 @@ from __future__ import annotations
 import ast
 import contextlib
 import os
+import pathlib
 import shutil
 import sys
 import tempfile
 from typing import Any, Dict, Iterator, List, Optional, Set
 
 import pytest
+from _pytest import config
 from _pytest.assertion import rewrite
 
 from .recorder import Recorder
@@ -38,6 +40,7 @@ _UNUSED_PLUGINS = (
     "threadexception",
     "unraisableexception",
 )
+_WITHOUT = [part for name in _UNUSED_PLUGINS for part in ("-p", f"no:{name}")]
 
 
 def _arguments(request: Dict[str, Any], testbed: str) -> Optional[List[str]]:
@@ -47,9 +50,7 @@ def _arguments(request: Dict[str, Any], testbed: str) -> Optional[List[str]]:
     if paths and not existing:
         return None
     arguments = ["-q", "-c", _INI, f"--rootdir={testbed}", f"--confcutdir={testbed}", "--import-mode=prepend"]
-    arguments += ["--continue-on-collection-errors", "--tb=line", "--color=no"]
-    for name in _UNUSED_PLUGINS:
-        arguments += ["-p", f"no:{name}"]
+    arguments += ["--continue-on-collection-errors", "--tb=line", "--color=no", *_WITHOUT]
     for name in request["plugins"]:
         arguments += ["-p", name]
     return arguments + [os.path.join(testbed, path) for path in existing]
@@ -102,6 +103,23 @@ def warm_up(folder: str = "/tmp") -> None:
     os.environ.update(environment)
     os.chdir(cwd)
     shutil.rmtree(testbed, ignore_errors=True)
+    _prepare_configuration()
+
+
+def _prepare_configuration() -> None:
+    """Register pytest's own plugins ahead, for the first run of this process or of a fork: an eighth of a short run."""
+    get_config = getattr(config, "get_config", None)
+    if get_config is None:
+        return
+    prepared = get_config(_WITHOUT)
+
+    def give(args: Any = None, plugins: Any = None, **_: Any) -> Any:
+        setattr(config, "get_config", get_config)  # noqa: B010 - private; tests that run pytest get their own
+        own = {"args": tuple(args or ()), "plugins": plugins, "dir": pathlib.Path.cwd()}
+        prepared.invocation_params = config.Config.InvocationParams(**own)
+        return prepared
+
+    setattr(config, "get_config", give)  # noqa: B010
 
 
 # --- assertions -------------------------------------------------------------------------------------------------------
