@@ -148,8 +148,8 @@ def without_package(store: LayerStore, environment: Path, package: str, source_p
 @lru_cache(maxsize=256)
 def _installed(folder: Path, wanted: str) -> tuple[metadata.Distribution, ...]:
     """Return the distributions ``wanted`` in ``folder``, which never changes: reading all metadata takes long."""
-    found = metadata.distributions(path=[str(folder)])
-    return tuple(dist for dist in found if canonicalize_name(dist.name) == wanted)
+    everything = metadata.distributions(path=[str(folder)])
+    return tuple(dist for dist in everything if canonicalize_name(dist.name) == wanted)
 
 
 def install_arguments(python: Path, lock: Path, is_index_allowed: bool, target: Path | None = None) -> list[str]:
