@@ -99,6 +99,17 @@ def copied(text, *edits, seed=0):
     return function.edited([*copy_edits(function, "test_new", random.Random(seed)), *changes])
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for error in (KeyError, KeyboardInterrupt):\n        with raises(error):\n            f(error)",
+        "os.environ['A'] = f()",
+    ],
+)
+def test_a_test_that_could_end_the_run_or_leave_something_behind_is_not_plain(body):
+    assert not layout_of(f"def test_a():\n    {body}\n    assert f()\n").plain
+
+
 def test_a_copy_has_its_name_and_at_most_three_rows():
     text = '@pytest.mark.parametrize("a", [1, 2, 3, 4, 5, 6])\ndef test_a(a):\n    assert a  # test_a\n'
     new = copied(text)

@@ -24,6 +24,8 @@ _MAY_SKIP = re.compile(r"skip|xfail|expectedFailure|requires|platform")
 _MAY_TAKE_LONG = re.compile(r"sleep|thread|process|timeout|socket|slow|bench|large|huge|stress|random|[1-9]\d{3}|\*\*")
 _CHANGES_STATE = re.compile(r"sys\.modules|environ\b|register|(?<!\.)setattr|reload|chdir|setlocale")
 """Words of tests that may leave something behind: a copy before the test could make it fail."""
+_MAY_END_THE_RUN = re.compile(r"KeyboardInterrupt|SystemExit|GeneratorExit|BaseException|\bexit\(")
+"""Words of tests that leave a runner when they fail: it would not run the tests after them."""
 _DEFAULT_WORDS = ("value", "empty", "case")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|_+|.")
 _MAX_VALUE_CHARS = 60
@@ -104,7 +106,7 @@ def layout_of(text: str) -> Layout | None:
     plain = {
         name: test
         for name, test in _plain_tests(tree, places, first, is_always_run)
-        if not _CHANGES_STATE.search("".join(lines[slice(*test.span)]))
+        if not any(unfit.search("".join(lines[slice(*test.span)])) for unfit in (_CHANGES_STATE, _MAY_END_THE_RUN))
     }
     others = set(_OTHER_WORD.findall(text)) - {word for name in names for word in _WORD.findall(name)}
     return Layout(text, tuple(names), len(lines), places, plain, tuple(values), tuple(sorted(others)), is_always_run)
