@@ -1,8 +1,12 @@
 """The script for GPUs prints the commands that the presets expect."""
 
 import os
+import re
 import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from repairgym.config.loading import load_config
 from repairgym.config.recipes import RlCommandConfig
@@ -39,3 +43,16 @@ def test_two_gpus_make_one_server_and_one_gpu_is_shared_in_time():
     shared = commands(SAMPLING_GPUS="0", LEARNING_GPUS="0", MEMORY_SHARE="0.35")
     assert "--gpu-memory-utilization 0.35" in "\n".join(shared)
     assert any("replicas=[]" in line and "CUDA_VISIBLE_DEVICES=0 torchrun" in line for line in shared)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU, which would be measured")
+def test_without_a_gpu_the_benchmark_says_what_it_would_do(tmp_path):
+    page = tmp_path / "page.md"
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks/gpu.py", "--write", page], capture_output=True, text=True, check=True
+    )
+    assert "nothing is measured" in done.stdout
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == ["embedded", "vllm", "contexts", "state"]
+    assert sum(int(limit) for limit in re.findall(r"at most +(\d+) s", done.stdout)) <= 600
+    assert not page.exists()
