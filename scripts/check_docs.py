@@ -65,7 +65,7 @@ def _command_lines(text: str) -> Iterator[str]:
 
 def _problem_of_command(line: str) -> str:
     command: Any = typer.main.get_command(command_line.create_app())
-    for word in shlex.split(line)[1:]:
+    for word in shlex.split(line.partition(" -- ")[0])[1:]:
         if word.startswith("-"):
             if word.partition("=")[0] not in _options(command):
                 return f"no option {word}"

@@ -6,6 +6,7 @@ import pytest
 from repairgym.config.sandbox import SandboxConfig
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.conformance import make_environment, make_tree
+from repairgym.sandbox.conformance.host_image import make_image
 from repairgym.sandbox.probe import BACKENDS, probe_backend
 
 
@@ -43,3 +44,9 @@ def children():
         return [process for process in psutil.Process().children() if process not in others]
 
     return started
+
+
+@pytest.fixture(scope="session")
+def host_image(tmp_path_factory, small_environment):
+    """A container image with programs of this machine; do not write into its layers."""
+    return make_image(tmp_path_factory.mktemp("image"), small_environment)

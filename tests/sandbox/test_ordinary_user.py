@@ -10,7 +10,7 @@ import pytest
 
 ORDINARY_ID = 54321
 ROOT = Path(__file__).parents[2]
-TESTS = Path(__file__).parent / "test_conformance.py"
+FOLDER = Path(__file__).parent
 # A mount namespace in which the interpreter, its packages and this checkout are readable by everybody, wherever they
 # lie: the closed folder above each one is covered, and what is needed is shown again in it.
 _SCRIPT = """
@@ -42,10 +42,19 @@ def closed_folders(folders):
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-@pytest.mark.parametrize("name", ["namespace", "bubblewrap", "degraded"])
-def test_conformance_as_an_ordinary_user(name):
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("namespace", "test_conformance.py"),
+        ("bubblewrap", "test_conformance.py"),
+        ("degraded", "test_conformance.py"),
+        ("over_an_image", "test_image_conformance.py"),
+    ],
+)
+def test_conformance_as_an_ordinary_user(name, file):
     folders = sorted({sys.base_prefix, str(Path(sys.prefix).resolve()), str(ROOT)})
-    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", name, str(TESTS)]
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", name]
+    tests += ["-m", "slow or not slow", str(FOLDER / file)]
     with tempfile.TemporaryDirectory(prefix="repairgym-ordinary-") as home:
         os.chown(home, ORDINARY_ID, ORDINARY_ID)
         environment = {

@@ -34,17 +34,30 @@ def can_be_path(path: str) -> bool:
     return all(len(part.encode("utf-8", "surrogateescape")) <= _MAX_NAME_BYTES for part in pure.parts)
 
 
+class ImageRoot(Record):
+    """A container image as the root in which commands run: layers that overlayfs takes as they are."""
+
+    layers: tuple[Path, ...]
+    """Folders, the lowest layer first."""
+    variables: dict[str, str] = {}
+    """Environment variables that the image sets."""
+
+
 class SandboxSpec(Record):
     """The inputs of a sandbox."""
 
     environment: Path
-    """Virtual environment layer, mounted read-only; its ``bin/python`` runs the tests."""
+    """Virtual environment layer, mounted read-only; its ``bin/python`` runs the tests. With ``root`` a folder of the
+    image, whose ``bin`` comes first on the PATH (``/``: the image's own PATH)."""
     tree: Path
     """Pinned repository tree, the read-only lower layer of ``/testbed``."""
     files: dict[str, str | None] = {}
     """Relative path -> text written over the tree before untrusted code runs (None: deleted)."""
     links: dict[str, str] = {}
     """Absolute path -> target: more symbolic links in the read-only root (back ends with a root of their own)."""
+    root: ImageRoot | None = None
+    """Image in which commands run, in a copy of their own, and tests in the image as it was pulled (`namespace` only);
+    None: the view of the host."""
     limits: SandboxLimits = SandboxLimits()
 
 
@@ -126,7 +139,7 @@ class ShellSession(Protocol):
 
 
 class Snapshot(Protocol):
-    """A frozen state of a sandbox: testbed, ``/tmp`` and shell sessions. Not processes, not ``/dev/shm``.
+    """A frozen state of a sandbox: testbed, image, ``/tmp`` and shell sessions. Not processes, not ``/dev/shm``.
 
     Independent of its sandbox, which may continue or be closed. Lives, and holds its bytes, until it or its back end is
     closed.

@@ -90,8 +90,8 @@ def check_snapshot(backend: str, spec: SandboxSpec, snapshot: Snapshot) -> KeptS
     if snapshot not in snapshot.quota.snapshots:
         raise InputError("got a snapshot that is closed; take another one")
     kept = snapshot.spec
-    if (kept.environment, kept.tree, kept.files) != (spec.environment, spec.tree, spec.files):
-        raise InputError("got a snapshot of another environment, tree or files; only the limits may differ")
+    if (kept.environment, kept.tree, kept.files, kept.root) != (spec.environment, spec.tree, spec.files, spec.root):
+        raise InputError("got a snapshot of another environment, tree, image or files; only the limits may differ")
     return snapshot
 
 

@@ -161,6 +161,8 @@ def _raise_error(answer: wire.Header) -> None:
         raise SandboxContentError(f"{message}; the files that code in the sandbox wrote exceed its bounds")
     if answer["error"] == PlacingError.__name__:
         raise SandboxContentError(message)
+    if answer["error"] == wire.UnusableError.__name__:
+        raise SandboxError(message)
     if answer["error"] in _ERRORS:
         raise _ERRORS[answer["error"]](message)
     raise SandboxError(f"the sandbox could not do its work: {answer['error']}: {message}\n{answer['traceback']}")

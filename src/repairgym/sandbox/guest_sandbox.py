@@ -90,6 +90,12 @@ class GuestBackend:
         await asyncio.gather(*(sandbox.close() for sandbox in list(self._live)))
 
 
+def reject_root(backend: str, spec: SandboxSpec) -> None:
+    """Reject an image as root, for a back end that cannot mount its layers."""
+    if spec.root is not None:
+        raise SandboxUnavailableError(f"{backend} cannot run commands in a container image: use namespace")
+
+
 def reject_links(backend: str, spec: SandboxSpec) -> None:
     """Reject links in the root, for a back end whose root is not ours."""
     if spec.links:
@@ -192,7 +198,7 @@ class GuestSandbox:
         if request.runner.type == "pytest" and not self._has_pytest:
             raise SandboxError("the environment has no pytest; add it to the lock and build the environment again")
         blob = request.model_dump_json().encode()
-        header = {"op": "tests", "is_cold": request.is_cold}
+        header = {"op": "tests", "is_cold": request.is_cold, "runner": request.runner.type}
         answer, (output, lines) = await self._channel.run(header, [blob], request.timeout_s)
         return assemble_run(request, answer, output=output, parsed=wire.parse_records(lines))
 

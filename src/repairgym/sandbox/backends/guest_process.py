@@ -13,13 +13,16 @@ import contextlib
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from repairgym.errors import InputError, SandboxError
-from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.backends.images import image_files
+from repairgym.sandbox.base import ImageRoot, SandboxSpec
 from repairgym.sandbox.channel import Channel
+from repairgym.sandbox.guest import rootfs
 from repairgym.sandbox.guest_sandbox import GUEST_FOLDER
 from repairgym.sandbox.system_view import SystemPaths
 
@@ -28,6 +31,7 @@ _NUM_LOG_BYTES = 4000
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib64")
 _RESERVED_FOLDERS = ("/tmp", "/proc", "/dev", "/testbed", "/opt/env", "/opt/repairgym")
 _MAX_LINKS = 40
+_NO_IMAGE: dict[str, Any] = {"image": (), "image_files": {}, "image_links": ()}
 
 
 class ServingProcess:
@@ -83,9 +87,12 @@ def _start(describe: Callable[[int], list[str]]) -> tuple[subprocess.Popen[bytes
 
 def describe_layout(spec: SandboxSpec, paths: SystemPaths) -> dict[str, Any]:
     """Return the values of a :class:`~repairgym.sandbox.guest.rootfs.Layout` for ``spec`` that shows ``paths``."""
+    if spec.root is not None:
+        return _describe_image(spec, spec.root, paths)
     prefixes = find_interpreter_folders(spec.environment)
     view = paths.view(prefixes)
     return {
+        **_NO_IMAGE,
         "environment": str(spec.environment.resolve()),
         "tree": str(spec.tree.resolve()),
         "guest": str(GUEST_FOLDER),
@@ -94,6 +101,26 @@ def describe_layout(spec: SandboxSpec, paths: SystemPaths) -> dict[str, Any]:
         "links": (*view.links, *spec.links.items()),
         "covers": view.covers,
         "prefixes": prefixes,
+    }
+
+
+def _describe_image(spec: SandboxSpec, root: ImageRoot, paths: SystemPaths) -> dict[str, Any]:
+    """Return the values for a root over an image; the trusted process runs on this interpreter, in the host's view."""
+    python = Path(sys.executable).resolve()
+    prefixes = () if _is_below(str(python), _SYSTEM_FOLDERS) else (str(python.parent.parent),)
+    view = paths.view(prefixes)
+    return {
+        "environment": "",
+        "tree": str(spec.tree.resolve()),
+        "guest": str(GUEST_FOLDER),
+        "binds": view.binds,
+        "folders": view.folders,
+        "links": (*view.links, (rootfs.PYTHON, str(python))),
+        "covers": view.covers,
+        "prefixes": prefixes,
+        "image": [str(layer) for layer in root.layers],
+        "image_files": image_files(root),
+        "image_links": tuple(spec.links.items()),
     }
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from repairgym.errors import SandboxError, SandboxLostError
 from repairgym.sandbox.backends.cgroups import ControlGroups, Group
+from repairgym.sandbox.backends.images import variables_of
 from repairgym.sandbox.backends.zygotes import Zygote, ZygotePool
 from repairgym.sandbox.base import Sandbox, SandboxLimits, SandboxSpec, Snapshot
 from repairgym.sandbox.branching import DEFAULT_BYTES, KeptSnapshot, Quota, SessionStates, check_snapshot
@@ -126,7 +127,9 @@ class NamespaceBackend:
 
     async def _create(self, spec: SandboxSpec, groups: ControlGroups) -> Sandbox:
         zygote = await self._pool.get(spec, groups.folders)
-        return await _opened(*self._begin(zygote, spec, Lineage(has_files=bool(spec.files)), None))
+        num_layers = len(spec.root.layers) if spec.root is not None else 0
+        line = Lineage(has_files=bool(spec.files), num_layers=num_layers)
+        return await _opened(*self._begin(zygote, spec, line, None))
 
     def branch(self, kept: KeptSnapshot, spec: SandboxSpec) -> tuple[Sandbox, asyncio.Future[Channel]]:
         """Begin a sandbox from the snapshot ``kept``; return it with the future of its channel."""
@@ -161,7 +164,9 @@ class NamespaceBackend:
 
         brancher = _Brancher(self, zygote, number, spec)
         sessions = {} if kept is None else kept.sessions
-        return GuestSandbox(self.name, channel, zygote.has_pytest, release, brancher, sessions), opening
+        # Whether an image has pytest is asked inside, when it is needed.
+        has_pytest = zygote.has_pytest or spec.root is not None
+        return GuestSandbox(self.name, channel, has_pytest, release, brancher, sessions), opening
 
     async def _open(
         self,
@@ -177,7 +182,7 @@ class NamespaceBackend:
         groups += [] if group is None else [group]
         channel = await zygote.fork(number, group, snapshot)
         try:
-            await start(channel, {"lineage": line._asdict()}, spec)
+            await start(channel, {"lineage": line._asdict(), "variables": variables_of(spec)}, spec)
         except BaseException:
             channel.close()
             raise

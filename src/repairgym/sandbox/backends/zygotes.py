@@ -189,8 +189,9 @@ class Zygote:
 
 # --- the pool ---------------------------------------------------------------------------------------------------------
 
-_Key = tuple[Path, Path, int, int, tuple[tuple[str, str], ...]]
-"""Environment, tree, the identity of the tree's folder, links: a folder made again at the same path is another tree."""
+_Key = tuple[Path, Path, int, int, tuple[tuple[str, str], ...], tuple[Path, ...]]
+"""Environment, tree, the identity of the tree's folder, links, layers of an image: a folder made again at the same path
+is another tree."""
 
 
 def _key(spec: SandboxSpec) -> _Key:
@@ -198,7 +199,8 @@ def _key(spec: SandboxSpec) -> _Key:
         status = spec.tree.stat()
     except OSError as error:
         raise InputError(f"got the tree {spec.tree}, expected a folder: {error}") from error
-    return spec.environment, spec.tree, status.st_dev, status.st_ino, tuple(sorted(spec.links.items()))
+    environment, layers = (spec.environment, ()) if spec.root is None else (Path("/"), spec.root.layers)
+    return environment, spec.tree, status.st_dev, status.st_ino, tuple(sorted(spec.links.items())), layers
 
 
 class ZygotePool:

@@ -112,7 +112,8 @@ async def no_upgrades(sandbox: Sandbox) -> None:
 
 @on_site()
 async def no_host_files(site: Site) -> None:
-    """Secrets and other folders of the host are invisible, and everything visible is read-only."""
+    """Secrets and other folders of the host are invisible, and everything visible is read-only (an image is a copy)."""
+    shown = "/ /usr /opt/env /opt/repairgym /etc /.repairgym" if site.root is None else "/image /opt/repairgym"
     with tempfile.TemporaryDirectory(prefix="repairgym-secret-") as folder:
         secret = Path(folder, "secret")
         secret.write_text("secret")
@@ -121,7 +122,7 @@ async def no_host_files(site: Site) -> None:
                 f"for path in {secret} {site.tree}/run.sh /etc/shadow /home /.repairgym/tree /.repairgym/scratch "
                 "/proc/1/root/etc /proc/1/environ /proc/1/fd/0; do head -c 1 $path 2>/dev/null && echo read $path; "
                 "ls $path/* 2>/dev/null && echo seen $path; done; "
-                "for path in / /usr /opt/env /opt/repairgym /etc /proc/sys/kernel /.repairgym; do "
+                f"for path in {shown} /proc/sys/kernel; do "
                 "touch $path/repairgym-test 2>/dev/null && echo written $path; done; "
                 "echo x 2>/dev/null > /proc/sys/kernel/core_pattern && echo written core_pattern; true"
             )

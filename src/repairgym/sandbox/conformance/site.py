@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
-from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
+from repairgym.sandbox.base import ImageRoot, Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
 from repairgym.sandbox.conformance.runs import require_silence
 
 Files = dict[str, str | None]
@@ -69,11 +69,14 @@ class Site:
     backend: SandboxBackend
     environment: Path
     tree: Path
+    root: ImageRoot | None = None
 
     def spec(self, files: Files | None = None, **limits: int) -> SandboxSpec:
         """Return the inputs of a sandbox with ``files`` over the tree and other ``limits``."""
         bounds = SandboxLimits(**limits)
-        return SandboxSpec(environment=self.environment, tree=self.tree, files=files or {}, limits=bounds)
+        return SandboxSpec(
+            environment=self.environment, tree=self.tree, files=files or {}, limits=bounds, root=self.root
+        )
 
     @asynccontextmanager
     async def sandbox(self, files: Files | None = None, **limits: int) -> AsyncIterator[Sandbox]:

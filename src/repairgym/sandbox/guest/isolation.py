@@ -19,7 +19,7 @@ import socket
 import stat
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import rootfs, syscalls
+from . import image_root, rootfs, syscalls
 from .files import copy_tree, placing
 from .spawner import write_id_maps
 
@@ -42,6 +42,8 @@ class Lineage(NamedTuple):
     """True when the first ancestor has a layer of files over the tree."""
     tmp: str = ""
     """Frozen copy of the parent's ``/tmp``."""
+    num_layers: int = 0
+    """Layers of the image that commands run in; 0: none."""
 
     @classmethod
     def parse(cls, values: Dict[str, Any]) -> Lineage:
@@ -69,7 +71,18 @@ class Lineage(NamedTuple):
     def fork(self) -> Lineage:
         """Return a child of the sandbox as it was before its last freeze (:meth:`freeze` made ``self``)."""
         parent = self._replace(num_frozen=self.num_frozen - 1)
-        return Lineage(self.depth + 1, 0, self.layers, self.has_files, parent.name("t"))
+        return Lineage(self.depth + 1, 0, self.layers, self.has_files, parent.name("t"), self.num_layers)
+
+    @property
+    def root_upper(self) -> Tuple[str, str]:
+        """Names of the writable layer of the commands' root, and of its work folder."""
+        return self.name("r"), self.name("x")
+
+    def root_options(self) -> str:
+        """Return the options of the overlay that is the commands' root; frozen ones are named like the testbed's."""
+        upper, work = self.root_upper
+        lower = [name.replace("/u", "/r") for name in self.layers] + image_root.lower_layers(self.num_layers)
+        return f"lowerdir={':'.join(lower)},upperdir={upper},workdir={work},userxattr"
 
 
 def mount_options(line: Lineage) -> str:
@@ -79,7 +92,7 @@ def mount_options(line: Lineage) -> str:
     """
     lower = [*line.layers, *(["0/files"] if line.has_files else []), f"../{os.path.basename(rootfs.TREE)}"]
     options = f"lowerdir={':'.join(lower)},upperdir={line.upper},workdir={line.name('w')},userxattr"
-    if len(options) > _OPTION_BYTES:
+    if max(len(options), len(line.root_options()) if line.num_layers else 0) > _OPTION_BYTES:
         raise OSError(errno.E2BIG, f"got a chain of {len(line.layers)} snapshots, too long for one mount")
     return options
 
@@ -101,11 +114,14 @@ def isolate(limits: Dict[str, Any], files: Dict[str, Optional[str]], line: Linea
     syscalls.bring_loopback_up()
     socket.sethostname(rootfs.HOST_NAME)
     if line.depth:
-        _leave_parent()
+        _leave_parent(line)
     _mount_scratch(line, limits["disk_bytes"])
     before = _mount_testbed(files, line)
     branch = Branch(line, _hold(rootfs.SCRATCH))
     proc = _mount_system()
+    if line.num_layers:
+        image_root.make_upper(line, rootfs.SCRATCH)
+        image_root.mount_roots(line)
     rootfs.hide_private()
     syscalls.unshare(syscalls.CLONE_NEWUSER)
     write_id_maps(f"/proc/self/fd/{proc}/self", _INNER_ID, 0, 0)
@@ -114,8 +130,11 @@ def isolate(limits: Dict[str, Any], files: Dict[str, Optional[str]], line: Linea
     return before, branch
 
 
-def _leave_parent() -> None:
+def _leave_parent(line: Lineage) -> None:
     """Unmount what belongs to the parent alone, in a copy of its mount namespace."""
+    if line.num_layers:
+        with contextlib.suppress(OSError):
+            image_root.unmount_roots()
     for target in (rootfs.PRIVATE, rootfs.TESTBED, "/tmp", "/dev/shm", "/dev/pts", "/proc", rootfs.RAW_PROC):
         # The parent's testbed may be in the middle of a remount.
         with contextlib.suppress(OSError):
@@ -195,6 +214,9 @@ def remount_testbed(line: Lineage) -> None:
     try:
         syscalls.umount(rootfs.TESTBED)
         _mount_overlay(line)
+        if line.num_layers:
+            image_root.unmount_roots()
+            image_root.mount_roots(line)
     finally:
         rootfs.hide_private()
 
@@ -215,12 +237,15 @@ class Branch:
         """Make the next upper above the current one, to be mounted before anything runs; ``OSError`` without room."""
         frozen = self._line.freeze()
         names = [self._line.name("t"), frozen.upper, frozen.name("w")]
+        names += frozen.root_upper if frozen.num_layers else ()
         paths = [f"{self._scratch}/{name}" for name in names]
         try:
             for path in paths:
                 os.mkdir(path)
             copy_tree("/tmp", paths[0])
             os.chmod(paths[1], stat.S_IMODE(os.stat(rootfs.TESTBED).st_mode) | 0o700)
+            for path in paths[3:4]:
+                os.chmod(path, 0o755)
         except BaseException:
             for path in paths:
                 with contextlib.suppress(OSError):

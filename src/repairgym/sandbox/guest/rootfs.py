@@ -26,6 +26,16 @@ SCRATCH = "/.repairgym/scratch"
 """Parent of a mount point per depth of a sandbox's lineage (:mod:`.lineage`)."""
 RAW_PROC = "/.repairgym/proc"
 TESTBED = "/testbed"
+COMMANDS_ROOT, TESTS_ROOT = "/image/commands", "/image/tests"
+"""Roots over an image (:mod:`.image_root`); only trusted code sees these places."""
+IMAGE_LAYERS = "/.repairgym/i"
+"""Folder of the layers of an image, the lowest one is ``0``."""
+IMAGE_TOP = "/.repairgym/top"
+"""The layer of ours above them."""
+IMAGE_SHARED = ("dev", "proc", "tmp", "testbed")
+"""Mounts that the roots over an image share with this one."""
+IMAGE_GUEST = "/.repairgym/repairgym_guest"
+"""The guest package in the root for tests. Not below ``/opt``, which an image may have as a link."""
 _EMPTY_FOLDER, _EMPTY_FILE = "/.repairgym/empty", "/.repairgym/empty_file"
 
 _COVERED = "/tmp"  # any folder does: sources are cloned before the new root covers it
@@ -55,6 +65,7 @@ class Layout(NamedTuple):
     """The sources of a zygote's root, as absolute host paths."""
 
     environment: str
+    """Empty: ``links`` lead to an interpreter."""
     tree: str
     guest: str
     binds: List[str]
@@ -67,6 +78,12 @@ class Layout(NamedTuple):
     """Paths below ``binds`` over which something empty of their kind lies."""
     prefixes: List[str]
     """Folders whose ``binds`` may be readable to their owner only: prefixes of the base interpreter."""
+    image: List[str]
+    """Layers of an image, the lowest first; empty: commands run in this root (see :mod:`.image_root`)."""
+    image_files: Dict[str, str]
+    """Relative path -> text written over the image."""
+    image_links: List[Tuple[str, str]]
+    """Symbolic links over the image and their destinations."""
 
 
 class _Root:
@@ -79,6 +96,7 @@ class _Root:
         self._copies: List[Tuple[str, int]] = []
         self._links: Dict[str, str] = dict(layout.links)
         self._folders, self._covers = layout.folders, layout.covers
+        self._layout = layout
 
     def bind(self, source: str, target: str, attributes: int = _READ_ONLY) -> None:
         """Show ``source`` at ``target``; skip an absent one."""
@@ -96,6 +114,16 @@ class _Root:
             if self._userns_fd is None or error.errno not in (errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP):
                 raise
             self.bind(source, target)
+
+    def bind_layer(self, source: str, target: str) -> None:
+        """Show a layer of an image with its files owned by the namespace's user, who can change copies of them."""
+        try:
+            self._mounts.append((target, syscalls.clone_mount(source, _READ_ONLY, self._userns_fd)))
+        except OSError as error:
+            if self._userns_fd is None or error.errno not in (errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP):
+                raise
+            text = f"root needs id-mapped mounts, which the file system of {source} lacks; move REPAIRGYM_CACHE"
+            raise OSError(error.errno, text) from error
 
     def bind_tree(self, source: str, target: str) -> None:
         """Show the tree; copy it when overlayfs could not copy its files up from a lower layer."""
@@ -116,6 +144,10 @@ class _Root:
         for name, text in ETC_FILES.items():
             with open(f"{path}/etc/{name}", "w") as file:
                 file.write(text)
+        if self._layout.image:
+            for inner in (COMMANDS_ROOT, TESTS_ROOT):
+                os.makedirs(path + inner)
+            _make_top(path + IMAGE_TOP, self._layout.image_files, self._layout.image_links, self._owner)
         for folder in self._folders:
             os.makedirs(path + folder, exist_ok=True)
         for target, destination in (*_DEVICE_LINKS.items(), *self._links.items()):
@@ -140,6 +172,25 @@ class _Root:
         for folder, folders, files in os.walk(target):
             for name in folders + files:
                 os.chown(os.path.join(folder, name), owner, owner, follow_symlinks=False)
+
+
+def _make_top(place: str, files: Dict[str, str], links: List[Tuple[str, str]], owner: int) -> None:
+    """Fill ``place`` with mount points, ``files`` (relative path -> text) and ``links``, all of user ``owner``.
+
+    The kernel copies no file up whose owner the namespace of the sandbox does not know.
+    """
+    for name in (*IMAGE_SHARED, IMAGE_GUEST.lstrip("/")):
+        os.makedirs(f"{place}/{name}")
+    for name, text in files.items():
+        os.makedirs(os.path.dirname(f"{place}/{name}"), exist_ok=True)
+        with open(f"{place}/{name}", "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
+    for target, destination in links:
+        os.makedirs(os.path.dirname(place + target), exist_ok=True)
+        os.symlink(destination, place + target)
+    for folder, _, names in os.walk(place):
+        for path in (folder, *(f"{folder}/{name}" for name in names)):
+            os.chown(path, owner, owner, follow_symlinks=False)
 
 
 def _is_owned(folder: str) -> bool:
@@ -177,7 +228,10 @@ def assemble(layout: Layout, userns_fd: Optional[int], owner: Optional[int]) -> 
         is_owned = any(path == prefix or path.startswith(prefix + "/") for prefix in layout.prefixes)
         (root.bind_owned if is_owned else root.bind)(path, path)
     root.bind_owned(layout.guest, GUEST)
-    root.bind_owned(layout.environment, ENVIRONMENT)
+    if layout.environment:
+        root.bind_owned(layout.environment, ENVIRONMENT)
+    for number, folder in enumerate(layout.image):
+        root.bind_layer(folder, f"{IMAGE_LAYERS}/{number}")
     root.bind_tree(layout.tree, TREE)
     root.build(_COVERED)
     return _COVERED

@@ -14,7 +14,7 @@ import socket
 import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from . import confinement, differences, files, process, reaping, rootfs, sessions, wire
+from . import confinement, differences, files, image_root, process, reaping, rootfs, sessions, wire
 from .wire import RECORD_FD
 
 _RECORD_BYTES = 1 << 26
@@ -42,6 +42,8 @@ class Place(NamedTuple):
     """Function that limits the calling (child) process and drops its privileges."""
     run_warm: Optional[Callable[[bytes, str], int]] = None
     """Function that runs a test request in a fork of this process; None when the runners are not loaded here."""
+    root: str = "/"
+    """Root of commands."""
     accounting: reaping.Accounting = reaping.Accounting()
     """Counter and bounds of a command's untrusted processes."""
     operations: Dict[str, Operation] = {}
@@ -93,10 +95,16 @@ class Server:
         timeout_s: float,
         limits: List[int],
         bounds: Dict[str, Any],
+        root: str,
     ) -> process.Finished:
+        def prepare() -> None:
+            if root != "/":
+                image_root.enter(root)
+            self._place.confine(bounds)
+
         return process.run(
             body,
-            prepare=lambda: self._place.confine(bounds),
+            prepare=prepare,
             stdin=stdin,
             timeout_s=timeout_s,
             limits=limits,
@@ -117,9 +125,9 @@ class Server:
 
         def body() -> int:
             os.close(RECORD_FD)
-            return _execute(header["argv"], _locate(header["cwd"], place.testbed), environment)
+            return execute(header["argv"], _locate(header["cwd"], place.testbed), environment)
 
-        return self._command(body, blobs[0], header["timeout_s"])
+        return self._command(body, blobs[0], header["timeout_s"], place.root)
 
     def _python(self, header: Dict[str, Any], _: List[bytes]) -> Answer:
         place, text = self._place, header["text"]
@@ -129,18 +137,20 @@ class Server:
             if place.run_warm is None:
                 # Without the working folder on the path, where code of the tree lies.
                 boot = f"import sys; del sys.path[0]\n{text}"
-                return _execute([place.python, "-c", boot], place.testbed, place.environment)
+                return execute([place.python, "-c", boot], place.testbed, place.environment)
             os.chdir(place.testbed)
             sys.path[:] = [path for path in sys.path if path not in ("", place.guest)]
             exec(compile(text, "<program>", "exec", dont_inherit=True), {"__name__": "__main__"})  # noqa: S102 - ours
             sys.stdout.flush()
             return 0
 
-        return self._command(body, lambda: wire.receive(self._connection)[1][0], header["timeout_s"])
+        return self._command(body, lambda: wire.receive(self._connection)[1][0], header["timeout_s"], "/")
 
-    def _command(self, body: Callable[[], int], stdin: Union[bytes, Callable[[], bytes]], timeout_s: float) -> Answer:
+    def _command(
+        self, body: Callable[[], int], stdin: Union[bytes, Callable[[], bytes]], timeout_s: float, root: str
+    ) -> Answer:
         num_bytes = self._limits["output_bytes"]
-        finished = self._run(body, stdin, timeout_s, [num_bytes, num_bytes, 0], self._command_bounds())
+        finished = self._run(body, stdin, timeout_s, [num_bytes, num_bytes, 0], self._command_bounds(), root)
         return _command_answer(finished), [finished.stdout.value(), finished.stderr.value()]
 
     def _session(self, header: Dict[str, Any], blobs: List[bytes]) -> Answer:
@@ -150,11 +160,11 @@ class Server:
 
         def body() -> int:
             sessions.attach(text, RECORD_FD)
-            return _execute(sessions.command_line(), self._place.testbed, environment)
+            return execute(sessions.command_line(), self._place.testbed, environment)
 
         num_bytes = self._limits["output_bytes"]
         limits = [num_bytes, num_bytes, sessions.STATE_BYTES]
-        finished = self._run(body, stdin, header["timeout_s"], limits, self._command_bounds())
+        finished = self._run(body, stdin, header["timeout_s"], limits, self._command_bounds(), self._place.root)
         saved = sessions.parse_state(finished.records.value(), finished.records.is_truncated)
         answer = {**_command_answer(finished), "is_state_restored": saved is None, "cwd": saved.cwd if saved else ""}
         return answer, [finished.stdout.value(), finished.stderr.value(), saved.text if saved else b""]
@@ -167,10 +177,13 @@ class Server:
             os.dup2(1, 2)
             if run_warm is not None:
                 return run_warm(blobs[0], place.testbed)
-            return _execute([place.python, "-c", boot, place.testbed], place.testbed, place.environment)
+            return execute([place.python, "-c", boot, place.testbed], place.testbed, place.environment)
 
+        return self._run_tests(body, blobs[0] if run_warm is None else b"", header["timeout_s"], "/")
+
+    def _run_tests(self, body: Callable[[], int], stdin: bytes, timeout_s: float, root: str) -> Answer:
         limits = [_TEST_OUTPUT_BYTES, _TEST_OUTPUT_BYTES, _RECORD_BYTES]
-        finished = self._run(body, blobs[0] if run_warm is None else b"", header["timeout_s"], limits, self._limits)
+        finished = self._run(body, stdin, timeout_s, limits, self._limits, root)
         return _ending(finished), [finished.stdout.value(), finished.records.value()]
 
     def _read(self, header: Dict[str, Any], _: List[bytes]) -> Answer:
@@ -227,7 +240,7 @@ def _command_answer(finished: process.Finished) -> Dict[str, Any]:
     }
 
 
-def _execute(argv: List[str], cwd: str, environment: Dict[str, str]) -> int:
+def execute(argv: List[str], cwd: str, environment: Dict[str, str]) -> int:
     """Become ``argv``; return a shell-like exit status when that fails."""
     try:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)

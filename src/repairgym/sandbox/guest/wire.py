@@ -87,6 +87,10 @@ def send(connection: socket.socket, header: Header, blobs: Sequence[bytes] = ())
     connection.sendall(pack(header, blobs))
 
 
+class UnusableError(Exception):
+    """The sandbox lacks what a request needs; nothing that code in it did."""
+
+
 def describe_error(error: BaseException) -> Header:
     """Return the header that reports a failure of a trusted process."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))

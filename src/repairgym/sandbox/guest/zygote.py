@@ -15,7 +15,7 @@ import signal
 import socket
 from typing import Any, Callable, Dict, List, Optional
 
-from . import isolation, server, syscalls, wire
+from . import image_server, isolation, rootfs, server, syscalls, wire
 from .isolation import Lineage
 from .reaping import Accounting
 from .runners import start
@@ -30,17 +30,20 @@ def _serve_sandbox(connection: socket.socket, accounting: Accounting) -> None:
     with wire.reporting(connection):
         header, _ = wire.receive(connection)
         # Taken out: the tests' process, a fork of this one, must not find texts of tests on its stack.
-        before, branch = isolation.isolate(header["limits"], header.pop("files"), Lineage.parse(header["lineage"]))
+        line = Lineage.parse(header["lineage"])
+        before, branch = isolation.isolate(header["limits"], header.pop("files"), line)
         place = server.Place(
-            environment=dict(os.environ),
+            environment=header["variables"] if line.num_layers else dict(os.environ),
             before=before,
             layers=branch.layers,
             run_warm=start.main,
+            root=rootfs.COMMANDS_ROOT if line.num_layers else "/",
             accounting=accounting,
             operations={"freeze": branch.freeze},
         )
         wire.send(connection, {})
-        server.Server(connection, place, header["limits"]).serve()
+        serve = image_server.ImageServer if line.num_layers else server.Server
+        serve(connection, place, header["limits"]).serve()
 
 
 class Zygote:

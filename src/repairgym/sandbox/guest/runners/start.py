@@ -29,18 +29,22 @@ MAX_MESSAGE_CHARS = 200
 _CO_OPTIMIZED = 1
 
 
-def main(request: bytes, testbed: str) -> int:
-    """Run the tests of a request (JSON) and return the runner's exit status."""
+def main(request: bytes, testbed: str, prepare: Callable[[], None] = lambda: None) -> int:
+    """Run the tests of a request (JSON) and return the runner's exit status.
+
+    ``prepare`` is called in the tests' process and may run code of the tree.
+    """
     parsed = json.loads(request)
-    return supervisor.run(parsed, testbed, lambda link: _run(parsed, testbed, link))
+    return supervisor.run(parsed, testbed, lambda link: _run(parsed, testbed, link, prepare))
 
 
-def _run(request: Dict[str, Any], testbed: str, link: supervisor.Link) -> int:
+def _run(request: Dict[str, Any], testbed: str, link: supervisor.Link, prepare: Callable[[], None]) -> int:
     if request["is_sealed"]:
         watching.watch(testbed, link.write)
     # Imported here: an environment without pytest can still run the others.
     runner = importlib.import_module(f"{__package__}.{request['runner']['type']}_runner")
     _forget_modules()
+    prepare()
     return int(runner.run(request, testbed, link))
 
 

@@ -25,7 +25,7 @@ from repairgym.tasks.layers.store import LayerStore
 
 LAYERS, IMAGES = "image_layers", "images"
 NUM_PARALLEL = 4
-_RECORD = "image.json"
+RECORD = "image.json"
 _MIB = 1 << 20
 Progress = Callable[[str, int, int, str], None]
 """Is told phase, done, total and a detail."""
@@ -141,7 +141,7 @@ def _fetch_layer(store: LayerStore, source: ImageSource, layer: str, blob: Descr
 def _finish(store: LayerStore, image: Image, new: set[str], num_bytes: int) -> Pull:
 
     def build(place: Path) -> None:
-        (place / _RECORD).write_text(image.model_dump_json(indent=2), encoding="utf-8")
+        (place / RECORD).write_text(image.model_dump_json(indent=2), encoding="utf-8")
 
     store.build_once(IMAGES, image.image_id, build)
     layers = tuple(
