@@ -55,26 +55,28 @@ class TestResult(Record):
 class TestRunner(Record):
     """Program that runs the tests, and the channel of their outcomes."""
 
-    type: Literal["pytest", "unittest", "django", "sympy", "junit_xml", "exit_code"] = "pytest"
-    """The first four write signed records; ``junit_xml`` is a command that writes a report, ``exit_code``
-    a command whose exit status decides. Code under test can forge the last two (docs/security.md)."""
+    type: Literal["pytest", "own_pytest", "unittest", "django", "sympy", "junit_xml", "exit_code", "log"] = "pytest"
+    """The first five write signed records (``own_pytest``: pytest of the tree itself). The others are a command decided
+    by its report, its exit status or, through `parser`, its log; code under test can forge these (docs/security.md)."""
     command: tuple[str, ...] = ()
-    """Command of ``junit_xml`` and ``exit_code``; with ``{test}`` (``exit_code`` only) it runs once per test id."""
+    """Command of the unsigned ones; with ``{test}`` (``exit_code`` only) it runs once per test id."""
+    parser: Literal["", "pytest", "unittest", "sympy"] = ""
     report_path: str = ""
     """Path of the report of ``junit_xml``, relative to the repository root."""
 
     @model_validator(mode="after")
     def _fits_its_type(self) -> TestRunner:
-        if bool(self.command) == self.is_signed or bool(self.report_path) != (self.type == "junit_xml"):
-            raise ValueError(f"runner {self.type!r}: exit_code and junit_xml need a command, junit_xml a report_path")
-        if self.type == "junit_xml" and "{test}" in " ".join(self.command):
-            raise ValueError("runner 'junit_xml' runs one command for all tests; '{test}' is of 'exit_code'")
+        own = {"junit_xml": (True, False), "log": (False, True)}.get(self.type, (False, False))
+        if bool(self.command) == self.is_signed or (bool(self.report_path), bool(self.parser)) != own:
+            raise ValueError(f"runner {self.type!r}: unsigned: a command; junit_xml: a report_path; log: a parser")
+        if self.type != "exit_code" and "{test}" in " ".join(self.command):
+            raise ValueError(f"runner {self.type!r} runs one command for all tests; '{{test}}' is of 'exit_code'")
         return self
 
     @property
     def is_signed(self) -> bool:
         """True when outcomes leave as records that only the grader's runner can write."""
-        return self.type not in ("junit_xml", "exit_code")
+        return self.type not in ("junit_xml", "exit_code", "log")
 
 
 class TestRequest(Record):
@@ -99,8 +101,7 @@ class TestRequest(Record):
     """True: a new interpreter instead of a fork of the warm one."""
     runner: TestRunner = TestRunner()
     is_sealed: bool = False
-    """True: the runner removes the bodies of the tests from disk, and code of the tree sees a test when it starts.
-    The sandbox is of no other use afterwards."""
+    """True: bodies of tests leave the disk, and code of the tree sees each when it starts; this uses up the sandbox."""
 
 
 class TestRun(Record):
@@ -117,8 +118,7 @@ class TestRun(Record):
     executed_functions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """test id -> sorted ``path::first_line`` of traced functions it executed, when tracing was on."""
     num_forged_records: int = 0
-    """Records without a valid signature or out of order, passes of tests that did not come to their end, and phases
-    that raised but were reported as passed."""
+    """Records without a valid signature or out of order, passes without a test's end, raised phases told as passed."""
     is_finished: bool = True
     """True when pytest finished; False when the process ended in the middle of the run."""
     wrong_canaries: tuple[str, ...] = ()

@@ -207,6 +207,10 @@ async def test_the_deadline_of_the_run_excludes_waits_for_a_processor(waited_s, 
         {"type": "exit_code", "command": ["x"], "report_path": "r"},
         {"type": "pytest", "command": ["pytest"]},
         {"type": "unittest", "report_path": "r"},
+        {"type": "log", "command": ["x"]},
+        {"type": "log", "command": ["x"], "parser": "gtest"},
+        {"type": "exit_code", "command": ["x"], "parser": "pytest"},
+        {"type": "django", "command": ["x"]},
     ],
 )
 def test_an_invalid_runner_is_rejected(fields):

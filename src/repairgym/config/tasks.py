@@ -129,6 +129,9 @@ class TasksConfig(Record):
     releases: ReleaseConfig = ReleaseConfig()
     history: HistoryConfig = HistoryConfig()
     breakages: BreakageConfig = BreakageConfig()
+    is_log_allowed: bool = False
+    """Where signed runs certify nothing, read the log of the recipe's test command; such tasks have a label, and their
+    verdicts carry `unsigned_results`."""
     num_certificate_runs: int = Field(3, ge=1)
     """Empty runs and gold runs per task."""
     test_timeout_s: float = Field(1.5, gt=0)

@@ -1,4 +1,4 @@
-"""Test runs assembled from records, from a JUnit XML report, or from exit statuses.
+"""Test runs assembled from records, from a JUnit XML report, a log, or exit statuses.
 
 Reads the records of a runner inside (:mod:`repairgym.sandbox.guest.runners.recorder`, passed on by its supervisor), or
 runs the command of a ``junit_xml`` or ``exit_code`` runner; makes a :class:`~repairgym.records.TestRun`. Guarantees:
@@ -14,6 +14,7 @@ from xml.parsers import expat
 
 from repairgym.records import TestOutcome, TestRequest, TestResult, TestRun
 from repairgym.sandbox.base import ExecResult, Sandbox
+from repairgym.sandbox.logs import parse_log
 
 NUM_TAIL_CHARS = 16_000
 MISSING = TestResult(outcome=TestOutcome.MISSING)
@@ -108,6 +109,9 @@ async def run_by_command(sandbox: Sandbox, request: TestRequest) -> TestRun:
     if any(TEST_PLACEHOLDER in part for part in request.runner.command):
         return await _run_each(sandbox, request)
     done = await sandbox.exec(request.runner.command, timeout_s=request.timeout_s)
+    if request.runner.type == "log":
+        text = (done.stdout + done.stderr).decode(errors="replace")
+        return _run(done, with_requested(request, parse_log(request.runner.parser, text)))
     result = _exit_result(done, request.timeout_s)
     return _run(done, dict.fromkeys(request.test_ids, result))
 

@@ -9,6 +9,7 @@ import pytest
 from repairgym.config.sandbox import LayersConfig
 from repairgym.config.tasks import ImportedConfig
 from repairgym.errors import InputError, TaskError
+from repairgym.grading.decision import channel_findings
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.tasks.build.validation import imported_layers
 from repairgym.tasks.imported.build_imported import ImportedBuilder
@@ -18,6 +19,7 @@ from repairgym.tasks.imported.environments import Wanted, freeze
 from repairgym.tasks.imported.harness import HarnessFiles
 from repairgym.tasks.imported.installation import Installed, graded_tree, install
 from repairgym.tasks.imported.interpreters import Interpreter
+from repairgym.tasks.imported.named_tests import log_runner
 from repairgym.tasks.imported.outcomes import OutcomeFolder
 from repairgym.tasks.imported.recipes import find_recipe
 from repairgym.tasks.layers.environments import base_python
@@ -89,6 +91,22 @@ async def test_lists_come_from_runs_and_differences_are_counted(
     same = record.model_copy(update={"gold_files": {}})
     with pytest.raises(TaskError, match="1 pass before the repair, 1 do not pass with the repair"):
         await Certifier(same, installed, HERE, backend, config).certify()
+
+
+@pytest.mark.asyncio
+async def test_a_log_decides_where_it_is_allowed_and_the_task_says_so(
+    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend
+) -> None:
+    tree = graded_tree(store, GitRepository(clones / "acme__calc"), record)
+    installed = Installed(Path(sys.prefix), tree, ("src",))
+    config = ImportedConfig(repos=str(clones), num_certificate_runs=1)
+    log = log_runner("pytest", "PYTHONPATH=src python -m pytest -p no:cacheprovider -rA", ("tests/test_calc.py",))
+    task, counts = await Certifier(record, installed, HERE, backend, config, log=log).certify()
+    assert task.fail_to_pass == ("tests/test_calc.py::test_double",)
+    assert counts.unmatched == ("tests/test_calc.py::test_words[a", "tests/test_calc.py::test_gone")
+    assert (task.runner, task.runner.is_signed, task.labels["results"]) == (log, False, "unsigned log")
+    assert task.test_paths == ("tests/test_calc.py",)
+    assert [finding.detector for finding in channel_findings(task)] == ["unsigned_results"]
 
 
 @pytest.mark.asyncio

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.tasks.imported.named_tests import SignedRunner, files_of_tests, match_ids, runner_of
+from repairgym.tasks.imported.named_tests import (
+    SignedRunner,
+    files_of_tests,
+    log_runner,
+    match_ids,
+    runner_of,
+)
 
 CASES = '''
 class Base:
@@ -87,6 +93,15 @@ def test_a_function_without_a_file_is_every_one_of_its_name(tree: Path) -> None:
     known = ("a/test_a.py::test_x", "b/test_b.py::test_x", "a/test_a.py::test_y")
     matches = match_ids("sympy", ("test_x", "test_y", "test_z"), known, tree)
     assert matches == {"test_x": known[:2], "test_y": known[2:], "test_z": ()}
+
+
+def test_a_log_is_that_of_the_test_command_over_the_files() -> None:
+    django = log_runner("django", "./tests/runtests.py -v 2", (CASE_FILE, "tests/bag/tests/__init__.py"))
+    assert django is not None
+    assert django.command == ("bash", "-c", "./tests/runtests.py -v 2 shop.test_orders bag.tests")
+    assert (django.parser, django.is_signed) == ("unittest", False)
+    assert log_runner("pytest", "", (CASE_FILE,)) is None
+    assert log_runner("pytest", "pytest -rA", ()) is None
 
 
 def test_cut_ids_stand_for_every_test_that_begins_with_them(tree: Path) -> None:

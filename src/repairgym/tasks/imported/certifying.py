@@ -25,7 +25,7 @@ from repairgym.records import (
 from repairgym.sandbox.base import SandboxBackend, SandboxSpec
 from repairgym.tasks.build.test_files import conftest_paths, file_of
 from repairgym.tasks.build.validation import Evidence, run_fresh
-from repairgym.tasks.imported.environments import freeze, plugins_of
+from repairgym.tasks.imported.environments import asked_plugins, freeze, has_pytest, plugins_of
 from repairgym.tasks.imported.installation import Installed
 from repairgym.tasks.imported.interpreters import Interpreter
 from repairgym.tasks.imported.named_tests import SignedRunner, files_of_tests, match_ids
@@ -69,7 +69,21 @@ class Certifier:
     interpreter: Interpreter
     backend: SandboxBackend
     config: ImportedConfig
-    runner: SignedRunner = "pytest"
+    names: SignedRunner = "pytest"
+    """Runner whose names the record has."""
+    log: TestRunner | None = None
+    """Unsigned runner in place of the signed one."""
+
+    @property
+    def runner(self) -> TestRunner:
+        """The runner of the task: pytest of the environment or, where that has none, of the tree."""
+        is_own = self.names == "pytest" and not has_pytest(self.installed.environment)
+        return self.log or TestRunner(type="own_pytest" if is_own else self.names)
+
+    def files(self) -> tuple[str, ...]:
+        """Return the files that hold the record's tests."""
+        names = (*self.task.fail_to_pass, *self.task.pass_to_pass)
+        return files_of_tests(self.names, names, self._changed_tests(), self.installed.tree)
 
     async def certify(self) -> tuple[Task, TestCounts]:
         """Return the certified task and the comparison of its lists.
@@ -79,11 +93,11 @@ class Certifier:
             SandboxError: a sandbox could not do its work.
         """
         names = (*self.task.fail_to_pass, *self.task.pass_to_pass)
-        files = files_of_tests(self.runner, names, self._changed_tests(), self.installed.tree)
-        first = await self._run(self.task.gold_files, files, is_sealed=False)
+        asked = names if self.log else self.files()
+        first = await self._run(self.task.gold_files, asked, is_sealed=False)
         if first.is_timed_out:
             raise NotCertifiedError(f"the tests took longer than {self.config.run_timeout_s:g} s with the repair")
-        matches = match_ids(self.runner, names, first.results, self.installed.tree)
+        matches = self._match(names, first)
         wanted = tuple(dict.fromkeys(own for ids in matches.values() for own in ids))
         if not any(first.outcome(name) is TestOutcome.PASSED for name in wanted):
             raise NotCertifiedError(f"no test of the record passes with the repair: {_first_reason(first, wanted)}")
@@ -101,6 +115,11 @@ class Certifier:
         visible = await self._visible(passing)
         return self._assemble(failing, passing, visible, certificate, gold), counts
 
+    def _match(self, names: Sequence[str], run: TestRun) -> dict[str, tuple[str, ...]]:
+        if self.log:  # a log has the names of the record
+            return {name: (name,) if run.outcome(name) is not TestOutcome.MISSING else () for name in names}
+        return match_ids(self.names, names, run.results, self.installed.tree)
+
     def _changed_tests(self) -> set[str]:
         """Return the files of the record's patch of tests."""
         return {path for path in self.task.base_files if path not in self.task.gold_files}
@@ -111,11 +130,15 @@ class Certifier:
             timeout_s=self.config.run_timeout_s,
             test_timeout_s=self.config.test_timeout_s,
             source_paths=self.installed.source_paths,
-            plugins=plugins_of(self.installed.environment),
-            runner=TestRunner(type=self.runner),
+            plugins=self._plugins(),
+            runner=self.runner,
             is_sealed=is_sealed,
         )
         return await run_fresh(self.backend, self._spec(repair), request)
+
+    def _plugins(self) -> tuple[str, ...]:
+        own = asked_plugins(self.installed.tree) if self.runner.type == "own_pytest" else ()
+        return (*plugins_of(self.installed.environment), *own)
 
     def _spec(self, files: Mapping[str, str | None]) -> SandboxSpec:
         return SandboxSpec(
@@ -175,6 +198,8 @@ class Certifier:
         longest_s = max(run.duration_s for run in gold)
         slowest_s = max(result.duration_s for run in gold for result in run.results.values())
         labels = {**task.labels, "package": task.repository, "format": task.format, "error_class": "test"}
+        if self.log:
+            labels["results"] = "unsigned log"
         if self.interpreter.is_neighbour:
             labels["neighbour_python"] = f"{task.python or 'the recipe'} -> {self.interpreter.version}"
         return Task(
@@ -197,11 +222,11 @@ class Certifier:
                 digest=self.installed.environment.name,
             ),
             source_paths=self.installed.source_paths,
-            plugins=plugins_of(self.installed.environment),
+            plugins=self._plugins(),
             visible_tests=visible,
             fail_to_pass=failing,
             pass_to_pass=passing,
-            runner=TestRunner(type=self.runner),
+            runner=self.runner,
             test_paths=self._test_paths((*failing, *passing)),
             gold_files=task.gold_files,
             gold_patch=task.gold_patch,
@@ -216,7 +241,7 @@ class Certifier:
     def _test_paths(self, ids: Iterable[str]) -> tuple[str, ...]:
         """Return the files that decide: those of the tests, those of the patch of tests, and conftest files."""
         changed = self._changed_tests()
-        files = {file_of(name) for name in ids}
+        files = {file_of(name) for name in ids} if self.runner.is_signed else set(self.files())
         near = {path for path in conftest_paths(files) if (self.installed.tree / path).is_file()}
         return tuple(sorted((files | changed | near) - self.task.gold_files.keys()))
 

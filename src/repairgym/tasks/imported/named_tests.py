@@ -7,11 +7,13 @@ mapped to none, never guessed; files are parsed, not executed.
 
 import ast
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from repairgym.records import TestRunner
 from repairgym.tasks.build.test_files import file_of, function_id
 
 SignedRunner = Literal["pytest", "django", "sympy"]
@@ -42,6 +44,15 @@ def files_of_tests(runner: SignedRunner, names: Iterable[str], changed: Iterable
         modules = (path for name in names if (path := _django_file(name, tree))) if runner == "django" else ()
         paths = (*(path for path in sorted(changed) if PurePosixPath(path).match("test*.py")), *modules)
     return tuple(path for path in dict.fromkeys(paths) if (tree / path).is_file())
+
+
+def log_runner(runner: SignedRunner, command: str, files: Iterable[str]) -> TestRunner | None:
+    """Return the runner of ``command`` over ``files`` whose log has the names of ``runner``; None without either."""
+    tests = [_module(path) if runner == "django" else path for path in files]
+    if not command or not tests:
+        return None
+    line = f"{command} {shlex.join(tests)}"
+    return TestRunner(type="log", command=("bash", "-c", line), parser="unittest" if runner == "django" else runner)
 
 
 def match_ids(

@@ -50,6 +50,8 @@ class BuildRecipe(Record):
     """Requirements that no package index serves."""
     runner: SignedRunner = "pytest"
     """Runner of the tests that the record names."""
+    test_command: str = ""
+    """Command that runs test files, without the files."""
 
 
 def find_recipe(task: UnbuiltTask, files: HarnessFiles, uploaded_before: str = "") -> BuildRecipe:
@@ -80,6 +82,7 @@ def find_recipe(task: UnbuiltTask, files: HarnessFiles, uploaded_before: str = "
         uploaded_before=uploaded_before or (task.created_at if source in ("record", "declared") else ""),
         unusable=unusable,
         runner=runner,
+        test_command=" && ".join(get_commands(fields, "test_cmd")),
     )
 
 

@@ -1,4 +1,8 @@
-"""Runners for trees that hold their own test program, on small hand-made ones of the same shape."""
+"""Runners for trees that hold their own test program, on hand-made ones of the same shape and a copy of pytest."""
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -7,6 +11,7 @@ from repairgym.records import TestOutcome, TestRequest, TestRunner
 from repairgym.sandbox.backends.namespace import NamespaceBackend
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.probe import probe_backend
+from repairgym.testing.environments import copy_environment
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 DJANGO = TestRunner(type="django")
@@ -224,4 +229,73 @@ async def test_a_pass_without_the_end_of_the_body_is_forged(run, runner):
     name = PASSED[runner]
     got = await run({f"{PACKAGE[runner]}/code.py": CLAIMING}, test_ids=(name,), runner=runner, is_sealed=True)
     assert got.outcome(name) is TestOutcome.PASSED
+    assert got.num_forged_records == 1
+
+
+OWN = TestRunner(type="own_pytest")
+OWN_FILE = "testing/test_own.py"
+OWN_TESTS = """
+import os
+import sys
+
+import _pytest
+
+
+def test_right(doctest_namespace):
+    assert _pytest.__file__ == os.path.realpath("src/_pytest/__init__.py")
+
+
+def test_wrong():
+    assert sys.version_info is None
+
+
+def test_inner(pytester):
+    pytester.makepyfile("def test_x(): assert [1] == [2]")
+    pytester.runpytest_inprocess().assert_outcomes(failed=1)
+"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def run_own(tmp_path_factory):
+    """Runs a request over a tree with pytest in it, in an environment without."""
+    if not probe_backend("namespace").is_available:
+        pytest.skip("needs the namespace back end")
+    tree = tmp_path_factory.mktemp("own")
+    for name in ("pytest", "_pytest"):
+        shutil.copytree(Path(find_spec(name).origin).parent, tree / "src" / name)
+    shutil.copy(find_spec("py").origin, tree / "src")
+    (tree / "testing").mkdir()
+    (tree / OWN_FILE).write_text(OWN_TESTS)
+    environment = copy_environment(
+        tmp_path_factory.mktemp("bare") / "env", ("pluggy", "iniconfig", "packaging", "pygments")
+    )
+    backend = NamespaceBackend()
+
+    async def run(files=None, **fields):
+        sandbox = await backend.create(SandboxSpec(environment=environment, tree=tree, files=files or {}))
+        given = {"source_paths": ("src",), "plugins": ("pytester",), "is_sealed": True, "runner": OWN}
+        try:
+            return await sandbox.run_tests(TestRequest(**{**given, **fields}))
+        finally:
+            await sandbox.close()
+
+    yield run
+    await backend.close()
+
+
+@pytest.mark.parametrize("is_cold", [False, True])
+async def test_pytest_of_the_tree_runs_its_own_tests(run_own, is_cold):
+    ids = tuple(f"{OWN_FILE}::test_{name}" for name in ("right", "wrong", "inner"))
+    got = await run_own(test_ids=ids, is_cold=is_cold)
+    assert [str(got.outcome(name)) for name in ids] == ["passed", "failed", "passed"], got.output_tail
+    assert (got.exit_status, got.is_finished, got.num_forged_records) == (1, True, 0)
+
+
+async def test_pytest_of_the_tree_that_passes_everything_is_forged(run_own):
+    text = Path(find_spec("_pytest.python").origin).read_text()
+    place = "    def runtest(self) -> None:\n"
+    assert place in text
+    lying = text.replace(place, place + "        return\n")
+    got = await run_own({"src/_pytest/python.py": lying}, test_ids=(f"{OWN_FILE}::test_wrong",))
+    assert got.outcome(f"{OWN_FILE}::test_wrong") is TestOutcome.PASSED
     assert got.num_forged_records == 1

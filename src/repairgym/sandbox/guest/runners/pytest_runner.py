@@ -31,7 +31,6 @@ _UNUSED_PLUGINS = (
     "stepwise",
     "pastebin",
     "junitxml",
-    "doctest",
     "faulthandler",
     "setuponly",
     "setupplan",
@@ -49,8 +48,10 @@ def _arguments(request: Dict[str, Any], testbed: str) -> Optional[List[str]]:
     existing = [path for path in paths if path and os.path.exists(os.path.join(testbed, path))]
     if paths and not existing:
         return None
-    arguments = ["-q", "-c", _INI, f"--rootdir={testbed}", f"--confcutdir={testbed}", "--import-mode=prepend"]
-    arguments += ["--continue-on-collection-errors", "--tb=line", "--color=no", *_WITHOUT]
+    arguments = ["-q", "-c", _INI, f"--rootdir={testbed}", f"--confcutdir={testbed}"]
+    arguments += ["--continue-on-collection-errors", "--tb=line", "--color=no"]
+    # Tests of pytest itself ask for its plugins.
+    arguments += _WITHOUT if request["runner"]["type"] == "pytest" else []
     for name in request["plugins"]:
         arguments += ["-p", name]
     return arguments + [os.path.join(testbed, path) for path in existing]
@@ -94,7 +95,7 @@ def warm_up(folder: str = "/tmp") -> None:
     with open(os.path.join(testbed, "test_repairgym_warm_up.py"), "w") as file:
         file.write(_WARM_UP_TESTS)
     request = {"test_ids": [], "test_timeout_s": 60, "source_paths": [""], "plugins": [], "traced_paths": []}
-    request.update(compiled_paths=[], imported_modules=[], is_sealed=False)
+    request.update(compiled_paths=[], imported_modules=[], is_sealed=False, runner={"type": "pytest"})
     with open(os.devnull, "w") as null, contextlib.redirect_stdout(null), contextlib.redirect_stderr(null):
         run(request, testbed, Link("", null.fileno()))
     sys.path[:] = path

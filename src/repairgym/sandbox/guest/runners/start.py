@@ -41,8 +41,11 @@ def main(request: bytes, testbed: str, prepare: Callable[[], None] = lambda: Non
 def _run(request: Dict[str, Any], testbed: str, link: supervisor.Link, prepare: Callable[[], None]) -> int:
     if request["is_sealed"]:
         watching.watch(testbed, link.write)
+    name = request["runner"]["type"]
+    if name == "own_pytest":  # pytest comes from the tree: only this process, which runs its code anyway, imports it
+        sys.path[:0], name = _sources(request, testbed), "pytest"
     # Imported here: an environment without pytest can still run the others.
-    runner = importlib.import_module(f"{__package__}.{request['runner']['type']}_runner")
+    runner = importlib.import_module(f"{__package__}.{name}_runner")
     _forget_modules()
     prepare()
     return int(runner.run(request, testbed, link))
@@ -79,12 +82,16 @@ def warm_up() -> bool:
 
 def enter(request: Dict[str, Any], testbed: str, program: str) -> None:
     """Enter the testbed with its sources first on ``sys.path`` and without the runner's own folder."""
-    sources = [os.path.normpath(os.path.join(testbed, path)) for path in request["source_paths"]]
+    sources = _sources(request, testbed)
     os.environ["PYTHONPATH"] = os.pathsep.join(sources)
     own = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
     sys.path[:] = sources + [path for path in sys.path if path not in ("", own)]
     sys.argv[:] = [program]
     os.chdir(testbed)
+
+
+def _sources(request: Dict[str, Any], testbed: str) -> List[str]:
+    return [os.path.normpath(os.path.join(testbed, path)) for path in request["source_paths"]]
 
 
 def first_line(text: str) -> str:

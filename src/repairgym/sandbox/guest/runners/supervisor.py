@@ -28,6 +28,7 @@ import signal
 import socket
 import struct
 import sys
+import traceback
 from types import CodeType, FunctionType
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
@@ -150,9 +151,12 @@ def _become_child(ours: socket.socket, theirs: socket.socket, key_hex: str, run_
         theirs.close()
         if os.read(fd, 1) == b".":
             status = run_tests(Link(key_hex, fd))
-        sys.stdout.flush()
-        sys.stderr.flush()
+    except BaseException:
+        traceback.print_exc()
     finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(status)
 
 
