@@ -249,7 +249,9 @@ def test_wrong():
     assert sys.version_info is None
 
 
-def test_inner(pytester):
+def test_inner(pytester, request):
+    assert request.config.pluginmanager.import_plugin("pastebin") is None
+    assert request.config.pluginmanager.hasplugin("pastebin")
     pytester.makepyfile("def test_x(): assert [1] == [2]")
     pytester.runpytest_inprocess().assert_outcomes(failed=1)
 """
