@@ -129,9 +129,6 @@ class TasksConfig(Record):
     releases: ReleaseConfig = ReleaseConfig()
     history: HistoryConfig = HistoryConfig()
     breakages: BreakageConfig = BreakageConfig()
-    is_log_allowed: bool = False
-    """Where signed runs certify nothing, read the log of the recipe's test command; such tasks have a label, and their
-    verdicts carry `unsigned_results`."""
     num_certificate_runs: int = Field(3, ge=1)
     """Empty runs and gold runs per task."""
     test_timeout_s: float = Field(1.5, gt=0)
@@ -169,6 +166,9 @@ class ImportedConfig(Record):
     and no bound for environment files, which have none."""
     is_neighbour_allowed: bool = False
     """Use the nearest newer Python where the wanted minor version is not on this machine; such tasks have a label."""
+    is_log_allowed: bool = False
+    """Read the log of the recipe's test command where signed runs certify nothing; such tasks have a label, and their
+    verdicts carry `unsigned_results`."""
     num_certificate_runs: int = Field(3, ge=1)
     """Empty runs and gold runs per task."""
     test_timeout_s: float = Field(60.0, gt=0)

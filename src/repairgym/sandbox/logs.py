@@ -38,8 +38,8 @@ def parse_log(parser: str, text: str) -> dict[str, TestResult]:
     """Return name -> result of each test that the ``parser`` (pytest, unittest, sympy) finds in ``text``."""
     outcomes: dict[str, TestOutcome] = {}
     for line in text.splitlines():
-        found = (pattern.fullmatch(line.strip()) for pattern in _PATTERNS[parser])
-        if match := next((match for match in found if match), None):
+        matches = (pattern.fullmatch(line.strip()) for pattern in _PATTERNS[parser])
+        if match := next(filter(None, matches), None):
             name, outcome = match["name"], _WORDS[match["word"]]
             outcomes[name] = max(outcome, outcomes.get(name, outcome), key=_RANKS.index)
     return {name: TestResult(outcome=outcome) for name, outcome in outcomes.items()}

@@ -98,10 +98,14 @@ async def test_a_log_decides_where_it_is_allowed_and_the_task_says_so(
     record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend
 ) -> None:
     tree = graded_tree(store, GitRepository(clones / "acme__calc"), record)
-    installed = Installed(Path(sys.prefix), tree, ("src",))
+    installed = Installed(Path(sys.prefix), tree, ())  # without its sources, signed runs certify nothing
     config = ImportedConfig(repos=str(clones), num_certificate_runs=1)
-    log = log_runner("pytest", "PYTHONPATH=src python -m pytest -p no:cacheprovider -rA", ("tests/test_calc.py",))
-    task, counts = await Certifier(record, installed, HERE, backend, config, log=log).certify()
+    command = "PYTHONPATH=src python -m pytest -p no:cacheprovider -rA"
+    log = log_runner("pytest", command, ("tests/test_calc.py",))
+    with pytest.raises(TaskError, match="no test of the record passes"):
+        await Certifier(record, installed, HERE, backend, config).certify_or_log(command)
+    allowed = config.model_copy(update={"is_log_allowed": True})
+    task, counts = await Certifier(record, installed, HERE, backend, allowed).certify_or_log(command)
     assert task.fail_to_pass == ("tests/test_calc.py::test_double",)
     assert counts.unmatched == ("tests/test_calc.py::test_words[a", "tests/test_calc.py::test_gone")
     assert (task.runner, task.runner.is_signed, task.labels["results"]) == (log, False, "unsigned log")

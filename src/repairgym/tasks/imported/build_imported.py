@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from repairgym.config.tasks import ImportedConfig
@@ -30,12 +30,11 @@ from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.build.concurrency import as_completed
 from repairgym.tasks.formats.importing import CloneFolder
 from repairgym.tasks.imported.building import ProjectBuilder
-from repairgym.tasks.imported.certifying import Certifier, NotCertifiedError, TestCounts
+from repairgym.tasks.imported.certifying import Certifier, TestCounts
 from repairgym.tasks.imported.environments import Wanted
 from repairgym.tasks.imported.harness import HarnessFiles
 from repairgym.tasks.imported.installation import graded_tree, install
 from repairgym.tasks.imported.interpreters import find_interpreter
-from repairgym.tasks.imported.named_tests import log_runner
 from repairgym.tasks.imported.outcomes import BuildOutcome, OutcomeFolder, Stage, describe, funnel_of
 from repairgym.tasks.imported.recipes import BuildRecipe, find_recipe
 from repairgym.tasks.layers.repositories import GitRepository
@@ -202,13 +201,7 @@ class ImportedBuilder:
         installed = await install(self._layers, builder, recipe, base.folder, tree, version)
         state.stage = "runs"
         certifier = Certifier(pinned, installed, interpreter, backend, config, recipe.runner)
-        try:
-            task, state.counts = await certifier.certify()
-        except NotCertifiedError:
-            log = log_runner(recipe.runner, recipe.test_command, certifier.files()) if config.is_log_allowed else None
-            if log is None:
-                raise
-            task, state.counts = await replace(certifier, log=log).certify()
+        task, state.counts = await certifier.certify_or_log(recipe.test_command)
         return BuildOutcome(id=record.id, key=self._key(record), stage="certified", task=task)
 
     def _save(self, outcomes: Sequence[BuildOutcome]) -> None:

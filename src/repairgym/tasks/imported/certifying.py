@@ -7,7 +7,7 @@ that pass in the agent's own tree.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from repairgym.config.tasks import ImportedConfig
 from repairgym.errors import TaskError
@@ -28,7 +28,7 @@ from repairgym.tasks.build.validation import Evidence, run_fresh
 from repairgym.tasks.imported.environments import asked_plugins, freeze, has_pytest, plugins_of
 from repairgym.tasks.imported.installation import Installed
 from repairgym.tasks.imported.interpreters import Interpreter
-from repairgym.tasks.imported.named_tests import SignedRunner, files_of_tests, match_ids
+from repairgym.tasks.imported.named_tests import SignedRunner, files_of_tests, log_runner, match_ids
 from repairgym.tasks.layers.metadata import license_of
 from repairgym.tasks.unbuilt import UnbuiltTask
 
@@ -84,6 +84,16 @@ class Certifier:
         """Return the files that hold the record's tests."""
         names = (*self.task.fail_to_pass, *self.task.pass_to_pass)
         return files_of_tests(self.names, names, self._changed_tests(), self.installed.tree)
+
+    async def certify_or_log(self, command: str) -> tuple[Task, TestCounts]:
+        """Certify by signed runs or, where they certify nothing and this is allowed, by the log of ``command``."""
+        try:
+            return await self.certify()
+        except NotCertifiedError:
+            log = log_runner(self.names, command, self.files()) if self.config.is_log_allowed else None
+            if log is None:
+                raise
+            return await replace(self, log=log).certify()
 
     async def certify(self) -> tuple[Task, TestCounts]:
         """Return the certified task and the comparison of its lists.
@@ -197,11 +207,6 @@ class Certifier:
         task, tree = self.task, self.installed.tree
         longest_s = max(run.duration_s for run in gold)
         slowest_s = max(result.duration_s for run in gold for result in run.results.values())
-        labels = {**task.labels, "package": task.repository, "format": task.format, "error_class": "test"}
-        if self.log:
-            labels["results"] = "unsigned log"
-        if self.interpreter.is_neighbour:
-            labels["neighbour_python"] = f"{task.python or 'the recipe'} -> {self.interpreter.version}"
         return Task(
             id=task.id,
             source="imported",
@@ -231,12 +236,21 @@ class Certifier:
             gold_files=task.gold_files,
             gold_patch=task.gold_patch,
             created_at=task.created_at,
-            labels=labels,
+            labels=self._labels(),
             split=task.split or "test",
             certificate=certificate,
             test_timeout_s=max(MIN_TEST_TIMEOUT_S, round(_FACTOR * slowest_s, 1)),
             timeout_s=max(MIN_RUN_TIMEOUT_S, round(_FACTOR * longest_s, 1)),
         )
+
+    def _labels(self) -> dict[str, str]:
+        task = self.task
+        labels = {**task.labels, "package": task.repository, "format": task.format, "error_class": "test"}
+        if self.log:
+            labels["results"] = "unsigned log"
+        if self.interpreter.is_neighbour:
+            labels["neighbour_python"] = f"{task.python or 'the recipe'} -> {self.interpreter.version}"
+        return labels
 
     def _test_paths(self, ids: Iterable[str]) -> tuple[str, ...]:
         """Return the files that decide: those of the tests, those of the patch of tests, and conftest files."""
