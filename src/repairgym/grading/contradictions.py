@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, get_args
 from repairgym.records import Finding
 from repairgym.tasks.replay.oracle import Expected, Group, Oracle, Place, Value
 from repairgym.tasks.replay.questions import accepts, is_only_passed_on
-from repairgym.tasks.replay.scripts import Observation, Replay, Script, Step, tainted_steps
+from repairgym.tasks.replay.scripts import Observation, Replay, Script, Step
 
 DETECTOR = "replay"
 MIN_SHARE = 0.9
@@ -164,17 +164,15 @@ class Inputs:
 
         Only steps that follow from the other input count: the rest of its script is as the tests have it.
         """
-        for number, step in enumerate(script.steps):
-            if varied_id := step.get("is_varied"):
-                affected = tainted_steps(script.steps, {number})
-                deciding = {wanted.step for wanted in reached if wanted.step in affected and wanted.is_deciding}
-                wrong = [case for case in contradictions if case.step in affected and case.difference in _VALUES]
-                told = _told(step, deciding, wrong)
-                # Several questions are asked about one pair.
-                self._told[varied_id] = max(told, self._told.get(varied_id, told), key=_TOLD.index)
-                own = [case for case in contradictions if case.step in affected and case.group == "varied"]
-                if own and min(own, key=lambda case: case.step).outcome in _OWN:
-                    self._different[varied_id] += own
+        for step, affected in script.varied_steps:
+            deciding = {wanted.step for wanted in reached if wanted.step in affected and wanted.is_deciding}
+            wrong = [case for case in contradictions if case.step in affected and case.difference in _VALUES]
+            told, varied_id = _told(step, deciding, wrong), step["is_varied"]
+            # Several questions are asked about one pair.
+            self._told[varied_id] = max(told, self._told.get(varied_id, told), key=_TOLD.index)
+            own = [case for case in contradictions if case.step in affected and case.group == "varied"]
+            if own and min(own, key=lambda case: case.step).outcome in _OWN:
+                self._different[varied_id] += own
 
     def accidents(self) -> frozenset[Contradiction]:
         """Return the contradictions of inputs with an answer of the submission's own, where those are few.

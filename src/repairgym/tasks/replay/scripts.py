@@ -14,7 +14,7 @@ import sys
 from base64 import b64encode
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, Literal, Self
 
@@ -81,6 +81,12 @@ class Script:
     def num_lost_steps(self) -> int:
         """Number of steps that could not be recorded."""
         return sum(self.lost.values())
+
+    @cached_property
+    def varied_steps(self) -> tuple[tuple[Step, frozenset[int]], ...]:
+        """Each step with an input that no test has, and the numbers of the steps that follow from it."""
+        numbers = (number for number, step in enumerate(self.steps) if "is_varied" in step)
+        return tuple((self.steps[number], tainted_steps(self.steps, {number})) for number in numbers)
 
     def to_json(self) -> dict[str, Any]:
         """Return a value that JSON can hold."""
@@ -363,7 +369,7 @@ def tainted_steps(steps: Sequence[Step], unstable: Collection[int]) -> frozenset
     handles: set[int] = set()
     tainted: set[int] = set()
     for index, step in enumerate(steps):
-        if index in unstable or not handles.isdisjoint(used_handles(step)):
+        if index in unstable or (handles and not handles.isdisjoint(used_handles(step))):
             tainted.add(index)
             handles |= {step["to"]} if "to" in step else set()
             handles |= set(step.get("after", ()))

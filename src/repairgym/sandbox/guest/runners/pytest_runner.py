@@ -113,6 +113,7 @@ def _prepare_configuration() -> None:
     if get_config is None:
         return
     prepared = get_config(_WITHOUT)
+    _keep_parser(prepared._parser)
 
     def give(args: Any = None, plugins: Any = None, **_: Any) -> Any:
         setattr(config, "get_config", get_config)  # noqa: B010 - private; tests that run pytest get their own
@@ -121,6 +122,21 @@ def _prepare_configuration() -> None:
         return prepared
 
     setattr(config, "get_config", give)  # noqa: B010
+
+
+def _keep_parser(parser: Any) -> None:
+    """Make ``parser`` build its argparse parser again only where it has more options: pytest reads them six times."""
+    make = getattr(parser, "_getparser", None)
+    kept: Dict[int, Any] = {}
+
+    def give() -> Any:
+        num_options = sum(len(group.options) for group in (parser._anonymous, *parser._groups))
+        if num_options not in kept:
+            kept[num_options] = make()
+        return kept[num_options]
+
+    if make is not None:
+        parser._getparser = give
 
 
 # --- assertions -------------------------------------------------------------------------------------------------------

@@ -93,6 +93,8 @@ class Recorder:
     def __init__(self, request: Dict[str, Any], testbed: str, link: Link) -> None:
         self._requested: List[str] = request["test_ids"]
         self._wanted = {name.partition("[")[0] for name in self._requested}
+        self._file_names = {os.path.basename(name.partition("::")[0]) for name in self._requested}
+        self._has_files_only = all(name.endswith(".py") for name in self._file_names)
         self._timeout_s: float = request["test_timeout_s"]
         self._write = link.write
         self._opener = Opener(link, request["is_sealed"])
@@ -124,6 +126,15 @@ class Recorder:
         """Compile and import the requested files and modules, as the first test file would."""
         for record in run_checks(self._request, self._testbed):
             self._write(record)
+
+    if hasattr(pytest, "Dir"):  # from pytest 8 on, a requested file is looked for among all files of its folders
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_ignore_collect(self, collection_path: Any) -> Optional[bool]:
+            """Skip files without a requested test."""
+            name = collection_path.name
+            is_other = self._requested and self._has_files_only and name.endswith(".py")
+            return True if is_other and name not in self._file_names else None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makeitem(self, collector: Any, name: str) -> Optional[List[Any]]:
