@@ -126,7 +126,7 @@ def _prepare_configuration() -> None:
 
 def _keep_parser(parser: Any) -> None:
     """Make ``parser`` build its argparse parser again only where it has more options: pytest reads them six times."""
-    make = getattr(parser, "_getparser", None)
+    make: Any = getattr(parser, "_getparser", None)
     kept: Dict[int, Any] = {}
 
     def give() -> Any:
