@@ -117,6 +117,27 @@ async def test_without_the_seal_it_would_be_seen(run):
     assert got.outcome(FIRST) is TestOutcome.FAILED
 
 
+@pytest.mark.parametrize("is_cold", [False, True])
+async def test_a_configuration_serves_one_run(run, is_cold):
+    conftest = "def pytest_addoption(parser):\n    parser.addoption('--size', default=3)\n"
+    tests = """import pytest
+
+INNER = "def test_it(pytestconfig):\\n    assert not hasattr(pytestconfig.option, 'size')"
+
+def test_option(pytestconfig):
+    assert pytestconfig.getoption("--size") == 3
+
+def test_another_run(tmp_path):
+    (tmp_path / "test_inner.py").write_text(INNER)
+    assert pytest.main(["-q", f"--rootdir={tmp_path}", "-p", "no:cacheprovider", str(tmp_path)]) == 0
+"""
+    files = {"tests/conftest.py": conftest, "tests/test_o.py": tests, "tests/test_broken.py": "raise SystemExit"}
+    ids = ("tests/test_o.py::test_option", "tests/test_o.py::test_another_run")
+    got = await run("", test_ids=ids, files=files, is_cold=is_cold)
+    assert {name: result.outcome for name, result in got.results.items()} == dict.fromkeys(ids, TestOutcome.PASSED)
+    assert got.is_finished
+
+
 @pytest.mark.parametrize("runner", ["pytest", "unittest"])
 async def test_a_claimed_pass_without_the_end_of_the_body_is_forged(run, runner):
     got = await run(TURNING, runner=TestRunner(type=runner))
