@@ -162,3 +162,17 @@ def test_a_copy_stands_behind_what_its_decorators_name(tested):
     for seed in range(20):
         changed = make_canaries(task, {"test_m.py": text}, b"%32d" % seed, 1).files["test_m.py"]
         assert changed.index("ROWS = ") < changed.index("ROWS)[:3]")
+
+
+def test_a_copy_has_one_of_the_rows_that_the_task_has_from_a_fixture(tested):
+    text = "def test_row(row):\n    assert row == 1\n    assert row\n"
+    ids = ("test_m.py::test_row[1]", "test_m.py::test_row[a[b]]")
+    task = tested.model_copy(update={"fail_to_pass": ids, "pass_to_pass": ()})
+    made = [make_canaries(task, {"test_m.py": text}, b"%32d" % seed, 3) for seed in range(10)]
+    rows = {name.partition("[")[2] for canaries in made for name in canaries.expected}
+    assert rows == {"1]", "a[b]]"}
+    first = made[0]
+    decoy = next(name for name, original in first.originals.items() if original == "test_m.py::test_row")
+    outcomes = {**dict.fromkeys(ids, TestOutcome.PASSED), decoy: TestOutcome.PASSED}
+    assert first.is_one(decoy)
+    assert first.wrong(run_of(outcomes))

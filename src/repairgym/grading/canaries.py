@@ -104,6 +104,11 @@ class _File:
         self._others = sorted(_replaceable(layout, needed)) if layout.is_always_run else []
         self._repaired = [name for name in sorted(_names(task.fail_to_pass, path)) if name in layout.plain]
         self._hidden = [name for name in self._repaired if name not in _names(task.visible_tests, path)]
+        self._rows: dict[str, list[str]] = {}
+        for test_id in task.fail_to_pass + task.pass_to_pass:
+            base, bracket, row = test_id.partition("[")
+            if bracket and file_of(test_id) == path:
+                self._rows.setdefault(base.partition("::")[2], []).append(bracket + row)
         self._certain = sorted(_certain(task, path) & layout.plain.keys())
         self._passing = sorted(_names(task.pass_to_pass, path) & layout.plain.keys())
 
@@ -137,7 +142,9 @@ class _File:
         return self._first(self._certain, lambda function: cut_edits(function, 0, self._source))
 
     def _in_place(self, change: "_Change") -> tuple[str, str] | None:
-        for name in self._source.sample(self._others, min(len(self._others), _MAX_TRIED)):
+        names = self._source.sample(self._others, min(len(self._others), _MAX_TRIED))
+        # A fixture may give a test hundreds of rows: those without any come first.
+        for name in sorted(names, key=self.layout.has_fixtures):
             function = self.layout.function(name)
             if function is None or function.node.decorator_list or not self.layout.is_quick(name):
                 continue
@@ -159,7 +166,8 @@ class _File:
         if function is None or edits is None:
             return None
         own = fresh_name(self.layout, self._taken, self._source)
-        text = _parsing(function.edited([*edits, *copy_edits(function, own, self._source)]))
+        renamed = copy_edits(function, own, self._source)
+        text = _parsing(function.edited([*edits, *renamed]))
         if not text:
             return None
         qualified = f"{name.rpartition('::')[0]}::{own}" if "::" in name else own
@@ -169,7 +177,9 @@ class _File:
         if not places:
             return None
         self._inserted.append(Insertion(qualified, self._source.choice(places), text))
-        return f"{self.path}::{qualified}", f"{self.path}::{name}"
+        # A copy with all rows, hundreds perhaps, has one that the task asks for.
+        rows = self._rows.get(name, []) if len(renamed) == 1 else []
+        return f"{self.path}::{qualified}{self._source.choice(rows or [''])}", f"{self.path}::{name}"
 
     def _wrong(self, function: FunctionText) -> list[Edit] | None:
         edits = wrong_edits(function, self.layout.values, self.layout.text, self._source)

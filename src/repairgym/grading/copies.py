@@ -84,6 +84,11 @@ class Layout:
         """Return True when nothing in the plain test ``name`` looks as if it took long."""
         return not _MAY_TAKE_LONG.search("".join(split_lines(self.text)[slice(*self.plain[name].span)]))
 
+    def has_fixtures(self, name: str) -> bool:
+        """Return True when the plain test ``name`` takes more than its receiver."""
+        function = self.function(name)
+        return function is None or any(argument.arg != "self" for argument in function.node.args.args)
+
 
 @lru_cache(maxsize=256)
 def layout_of(text: str) -> Layout | None:
