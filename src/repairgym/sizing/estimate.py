@@ -150,7 +150,8 @@ def estimate(config: PlanCommandConfig) -> Estimate:
     training = training_memory(shape, gpu, config, num_training)
     generation = generation_memory(shape, gpu, config, num_generating)
     context = config.context_tokens
-    check_demand(positions, Demand("learner", context, num_training, context_parallel=training.context_parallel))
+    parallel, step_bytes = training.context_parallel, training.total_bytes
+    check_demand(positions, Demand("learner", context, num_training, context_parallel=parallel, step_bytes=step_bytes))
     check_demand(positions, Demand("vllm", context, num_generating, tensor_parallel=generation.tensor_parallel))
     num_replicas = num_generating // generation.tensor_parallel
     max_sequences = max(1, int(generation.num_kv_tokens / length))
