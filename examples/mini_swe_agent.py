@@ -6,6 +6,7 @@ r"""Runs the released mini-swe-agent on our tasks against `repairgym serve`, and
     repairgym grade tasks out/preds.json
     repairgym trajectories import runs/mini out --tasks tasks --graded out/preds-graded
 
+It ends with status 1 when mini failed on a task, rather than ended without a patch.
 The agent works in a copy of the task's tree that is a git repository with one commit; its submission is the diff.
 Commands run on this machine without a sandbox: use a scripted model, or run all of this in a container.
 """
@@ -25,6 +26,8 @@ from repairgym.tasks.build.validation import pinned_tree
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore
 
+ENDED = ("Submitted", "LimitsExceeded")
+"""How mini ends when it worked, whatever the agent achieved."""
 GIT = ("git", "-c", "user.name=agent", "-c", "user.email=agent@localhost")
 ENVIRONMENT = {
     "MSWEA_CONFIGURED": "true",  # no questions at the first start
@@ -49,8 +52,8 @@ def check_out(task: Task, store: LayerStore, folder: Path) -> None:
         subprocess.run((*GIT, *command), cwd=folder, check=True)
 
 
-def run_agent(task: Task, arguments: argparse.Namespace, store: LayerStore, out: Path) -> str:
-    """Return the patch that the agent submits for one task; empty when it submits none."""
+def run_agent(task: Task, arguments: argparse.Namespace, store: LayerStore, out: Path) -> tuple[str, str]:
+    """Return the patch that the agent submits for one task, and why mini failed; both may be empty."""
     trajectory = out / f"{task.id.replace('/', '_')}.traj.json"
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "project"
@@ -65,7 +68,11 @@ def run_agent(task: Task, arguments: argparse.Namespace, store: LayerStore, out:
         raise SystemExit(f"mini left no trajectory (exit status {done.returncode}):\n{done.stdout}\n{done.stderr}")
     document = json.loads(trajectory.read_text(encoding="utf-8"))
     trajectory.write_text(json.dumps(document | {"instance_id": task.id}, indent=1), encoding="utf-8")
-    return str(document["info"]["submission"])
+    information = document["info"]
+    status = information.get("exit_status")
+    is_failed = done.returncode != 0 or status not in ENDED
+    problem = f"{task.id}: {status}, exit status {done.returncode}\n{done.stderr[-2000:]}" if is_failed else ""
+    return str(information.get("submission") or ""), problem
 
 
 def main() -> None:
@@ -78,10 +85,11 @@ def main() -> None:
     parser.add_argument("--num-tasks", type=int, default=0, help="0: all")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    store, predictions = LayerStore(), {}
+    store, predictions, problems = LayerStore(), {}, []
     chosen = list(TaskStore(arguments.tasks).load())
     for task in chosen[: arguments.num_tasks or None]:
-        patch = run_agent(task, arguments, store, arguments.out)
+        patch, problem = run_agent(task, arguments, store, arguments.out)
+        problems += [problem] if problem else []
         predictions[task.id] = {
             "instance_id": task.id,
             "model_name_or_path": arguments.model,
@@ -89,6 +97,8 @@ def main() -> None:
         }
         print(f"{task.id}: a patch of {len(patch)} characters", flush=True)
     (arguments.out / "preds.json").write_text(json.dumps(predictions, indent=1), encoding="utf-8")
+    if problems:
+        raise SystemExit("\n".join([f"mini failed on {len(problems)} of {len(predictions)} tasks:", *problems]))
 
 
 if __name__ == "__main__":

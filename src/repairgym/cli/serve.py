@@ -62,6 +62,8 @@ async def _serve(config: ServeConfig, policy: str, folder: Path | None, tasks: P
 
     read_token(config)  # fails before a model is loaded
     if policy and tasks and not folder:
+        if config.is_strict:
+            raise ConfigError("is_strict=true: a script's answers have no log-probabilities; serve a model")
         served = _open_script(policy, tasks, model, config)
     else:
         served = _open_folder(folder or shipped_base(), config)

@@ -127,6 +127,8 @@ class ServeConfig(Record):
     """Answers that may wait; more are rejected with status 429."""
     default_reply_tokens: PositiveInt = 512
     """Bound on a model's reply to a request without one; scripted replies are never cut."""
+    is_strict: bool = False
+    """Reject what changes the sampled distribution: RL needs temperature 1 and nothing else."""
     max_body_bytes: PositiveInt = 16 << 20
     client_timeout_s: PositiveFloat = 60.0
     """Time that a client has to send its request, and to read on in a stream."""

@@ -74,6 +74,12 @@ class ChatRenderer:
         return tuple(dict.fromkeys(self._answer_stop_ids + self._call_stop_ids))
 
     @property
+    def serialized_tokenizer(self) -> str:
+        """The tokenizer as JSON, for libraries that build an index of its tokens."""
+        text: str = self._tokenizer.backend_tokenizer.to_str()
+        return text
+
+    @property
     def vocab_size(self) -> int:
         """Upper bound (exclusive) of token ids."""
         return len(self._tokenizer)

@@ -42,7 +42,7 @@ def connect() -> Callable[..., AbstractAsyncContextManager[httpx2.AsyncClient]]:
     @asynccontextmanager
     async def connected(model: ServedModel, token: str = "", **changes: int) -> AsyncIterator[httpx2.AsyncClient]:
         app = ModelServer(model, "tiny", ServeConfig(**changes), token).app()
-        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://repairgym") as client:
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1") as client:
             yield client
 
     return connected

@@ -32,6 +32,7 @@ class EndlessSampler:
     def __init__(self) -> None:
         self.num_running = 0
         self.has_begun = asyncio.Event()
+        self.has_ended = asyncio.Event()
 
     async def generate_shaped(
         self,
@@ -53,6 +54,7 @@ class EndlessSampler:
                 await asyncio.sleep(0)
         finally:
             self.num_running -= 1
+            self.has_ended.set()
 
     async def end_session(self, session_id: str) -> None:
         """Nothing is held."""

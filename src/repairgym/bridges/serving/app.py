@@ -7,12 +7,15 @@ JSON in the form of the dialect that was asked; an answer is no longer sampled o
 import asyncio
 import hmac
 import json
+import logging
 import re
 import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,14 +27,19 @@ from repairgym import __version__
 from repairgym.bridges.serving.dialects.base import Dialect, Exchange, encode_json
 from repairgym.bridges.serving.dialects.chat import ChatDialect
 from repairgym.bridges.serving.dialects.completions import CompletionsDialect
+from repairgym.bridges.serving.dialects.messages import MessagesDialect
+from repairgym.bridges.serving.dialects.responses import ResponsesDialect
 from repairgym.bridges.serving.models import ServedModel
-from repairgym.bridges.serving.records import Event, ModelReply, RequestError
+from repairgym.bridges.serving.records import Event, ModelReply, RequestError, check_exact
 from repairgym.bridges.serving.sampling import Queue, sample, unless_disconnected
 from repairgym.bridges.serving.streams import EventStream
 from repairgym.config.commands import ServeConfig
+from repairgym.config.models import LOOPBACK
 from repairgym.errors import RepairGymError
 
-DIALECTS: tuple[Dialect, ...] = (ChatDialect(), CompletionsDialect())
+_MESSAGES = MessagesDialect()
+DIALECTS: tuple[Dialect, ...] = (ChatDialect(), CompletionsDialect(), ResponsesDialect(), _MESSAGES)
+_LOG = logging.getLogger(__name__)
 _SURROGATE = re.compile(rb"\\u[dD][89abAB]")
 """Half of a pair may be alone; JSON allows that, UTF-8 and tokenizers do not."""
 
@@ -63,6 +71,7 @@ class ModelServer:
                 Route(dialect.path, self._guarded(dialect, self._answer(dialect)), methods=["POST"])
                 for dialect in DIALECTS
             ),
+            Route(f"{_MESSAGES.path}/count_tokens", self._guarded(_MESSAGES, self._count_tokens), methods=["POST"]),
             Route("/v1/models", self._guarded(DIALECTS[0], self._models), methods=["GET"]),
             Route("/v1/models/{name:path}", self._guarded(DIALECTS[0], self._model_card), methods=["GET"]),
             *(Route(path, self._guarded(DIALECTS[0], _reject_path), methods=["POST"]) for path in _OTHER_PATHS),
@@ -77,14 +86,27 @@ class ModelServer:
     ) -> Callable[[Request], Awaitable[Response]]:
         async def guarded(request: Request) -> Response:
             try:
+                self._check_host(request)
                 self._check_token(request)
                 return await handler(request)
             except RequestError as error:
                 return _error(dialect, error)
             except RepairGymError as error:
                 return _error(dialect, RequestError(str(error), status=500, code=type(error).__name__))
+            except Exception:
+                _LOG.exception("%s failed", request.url.path)
+                return _error(dialect, RequestError("the server failed; its log says why", status=500, code="failed"))
 
         return guarded
+
+    def _check_host(self, request: Request) -> None:
+        """Raise for pages of browsers: on loopback no other host name may lead here, and no other site may ask."""
+        names = {*LOOPBACK, self._config.host}
+        if self._config.host in LOOPBACK and request.url.hostname not in names:
+            raise RequestError("this host name is not served here; use the address that was printed", status=421)
+        origin = request.headers.get("origin")
+        if origin is not None and urlsplit(origin).hostname not in {*names, request.url.hostname}:
+            raise RequestError("pages of other sites may not ask this server", status=403, code="foreign_origin")
 
     def _check_token(self, request: Request) -> None:
         given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -97,6 +119,8 @@ class ModelServer:
         async def answer(request: Request) -> Response:
             body = await self._body(request)
             asked = dialect.read(body)
+            if self._config.is_strict:
+                check_exact(asked)
             self._check_model(asked.sampling.model)
             prompts = self._model.prompts(asked)
             spell = self._model.renderer.text
@@ -117,15 +141,24 @@ class ModelServer:
                 f"model {name[:200]!r} is not served here; {self._name!r} is", status=404, code="model_not_found"
             )
 
+    async def _count_tokens(self, request: Request) -> Response:
+        asked = _MESSAGES.read_prompt(await self._body(request))
+        self._check_model(asked.sampling.model)
+        return _json({"input_tokens": len(self._model.prompts(asked)[0])})
+
     async def _models(self, request: Request) -> Response:
-        return _json({"object": "list", "data": [self._card()]})
+        ends = {"first_id": self._name, "last_id": self._name, "has_more": False}
+        return _json({"object": "list", "data": [self._card()], **ends})
 
     async def _model_card(self, request: Request) -> Response:
         self._check_model(request.path_params["name"])
         return _json(self._card())
 
     def _card(self) -> dict[str, Any]:
+        created_at = datetime.fromtimestamp(self._created, UTC).isoformat()
         card = {"id": self._name, "object": "model", "created": self._created, "owned_by": "repairgym"}
+        # Fields of Anthropic's form; the two have none in common that differ.
+        card |= {"type": "model", "display_name": self._name, "created_at": created_at}
         if self._model.max_len_tokens is not None:
             card["max_model_len"] = self._model.max_len_tokens
         return card

@@ -4,6 +4,7 @@ Guarantees: a prompt that leaves no room is rejected before any computation; the
 sampled, also where a stop text cuts its text; a script's answers are marked as having no log-probabilities.
 """
 
+import asyncio
 import itertools
 import uuid
 from abc import ABC, abstractmethod
@@ -13,21 +14,23 @@ from typing import Any, Protocol
 from repairgym.agent.formats import message_of_text
 from repairgym.bridges.serving.memory import ConversationMemory
 from repairgym.bridges.serving.records import (
+    UNSUPPORTED,
     AnyRequest,
     ChatRequest,
     Delta,
     ModelReply,
     Report,
     RequestError,
-    SamplingRequest,
     to_conversation,
 )
 from repairgym.bridges.serving.text_stream import TextStream
+from repairgym.errors import ConfigError
 from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.chat_template import Message
 from repairgym.inference.embedded import Watch
 from repairgym.inference.engine.requests import Request
 from repairgym.inference.engine.shaping import Shaping, TopTokens
+from repairgym.inference.grammar import GrammarCompiler, GrammarMask, call_grammar, json_grammar
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tool_calls import HERMES
 from repairgym.ledger import UNKNOWN_VERSION
@@ -157,6 +160,7 @@ class PolicyModel(ServedModel):
         self._context_tokens = max_len_tokens
         self._default_reply_tokens = default_reply_tokens
         self._policy = policy
+        self._compiler: GrammarCompiler | None = None
         self._numbers = itertools.count()
 
     def prompts(self, request: AnyRequest) -> list[list[int]]:
@@ -184,6 +188,7 @@ class PolicyModel(ServedModel):
 
     async def _generate(self, request: AnyRequest, number: int, prompt_ids: list[int], growth: _Growth) -> Generation:
         asked = request.sampling
+        shaping = await self._shaping(request)
         session_id = f"serve/{next(self._numbers)}"
         sampling = SamplingParams(
             temperature=asked.temperature,
@@ -192,21 +197,40 @@ class PolicyModel(ServedModel):
             seed=asked.seed + number % asked.num_choices,
         )
         try:
-            return await self._policy.generate_shaped(session_id, prompt_ids, sampling, _shaping(asked), growth.watch)
+            return await self._policy.generate_shaped(session_id, prompt_ids, sampling, shaping, growth.watch)
         finally:
             await self._policy.end_session(session_id)
 
+    async def _shaping(self, request: AnyRequest) -> Shaping | None:
+        asked = request.sampling
+        shaping = Shaping(
+            mask=await asyncio.to_thread(self._mask, request) if isinstance(request, ChatRequest) else None,
+            logit_bias=asked.logit_bias,
+            presence_penalty=asked.presence_penalty,
+            frequency_penalty=asked.frequency_penalty,
+            top_k=max(asked.top_k, 0),
+            top_p=asked.top_p,
+            num_top=asked.num_top_log_probs,
+        )
+        return None if shaping == Shaping() else shaping
 
-def _shaping(asked: SamplingRequest) -> Shaping | None:
-    shaping = Shaping(
-        logit_bias=asked.logit_bias,
-        presence_penalty=asked.presence_penalty,
-        frequency_penalty=asked.frequency_penalty,
-        top_k=max(asked.top_k, 0),
-        top_p=asked.top_p,
-        num_top=asked.num_top_log_probs,
-    )
-    return None if shaping == Shaping() else shaping
+    def _mask(self, request: ChatRequest) -> GrammarMask | None:
+        """Return a mask at the start of what ``request`` allows; None: any text."""
+        form = self.renderer.call_form
+        functions = [tool["function"] for tool in request.tools]
+        terms = [json_grammar(request.schema)] if request.schema is not None and not request.required else []
+        try:
+            if request.required:
+                terms = [call_grammar(form, [each for each in functions if each["name"] in request.required])]
+            elif terms and functions:
+                terms.append(call_grammar(form, functions))
+            if not terms:
+                return None
+            if self._compiler is None:
+                self._compiler = GrammarCompiler(self.renderer)
+            return self._compiler.compile(" | ".join(terms))
+        except ConfigError as error:
+            raise RequestError(str(error), code=UNSUPPORTED) from None
 
 
 class ScriptModel(ServedModel):
@@ -218,6 +242,8 @@ class ScriptModel(ServedModel):
 
     async def _generate(self, request: AnyRequest, number: int, prompt_ids: list[int], growth: _Growth) -> Generation:
         if isinstance(request, ChatRequest):
+            if request.schema is not None:
+                raise RequestError("a script's answers keep to no schema", code=UNSUPPORTED)
             conversation, tools = to_conversation(request.messages, HERMES), request.tools
         else:
             conversation, tools = self.renderer.messages(prompt_ids), ()

@@ -1,7 +1,8 @@
 """The server's process: where it listens, who may connect, and how it stops.
 
-Guarantees: without a token the server listens on the loopback interface only; after the first signal running requests
-may end within ``drain_s``, the second stops them.
+Guarantees: without a token the server listens on the loopback interface only; no connection stays that neither sends
+nor reads for ``client_timeout_s``; after the first signal running requests may end within ``drain_s``, the second stops
+them.
 """
 
 import asyncio
@@ -9,7 +10,9 @@ import contextlib
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import uvicorn
 
@@ -41,9 +44,11 @@ async def serve(model: ServedModel, name: str, config: ServeConfig, on_start: Ca
         log_level="warning",
         access_log=False,
         lifespan="off",
+        http="h11",  # whose connections `_drop_idle` reads
+        ws="none",
         timeout_graceful_shutdown=int(config.drain_s + 0.5),
     )
-    server = _Server(settings, on_start)
+    server = _Server(settings, on_start, config.client_timeout_s)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, server.stop)
@@ -59,9 +64,11 @@ async def serve(model: ServedModel, name: str, config: ServeConfig, on_start: Ca
 class _Server(uvicorn.Server):
     """A server that reports when it listens; the caller handles its signals, so an ordered stop is no error."""
 
-    def __init__(self, config: uvicorn.Config, on_start: Callable[[str], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_start: Callable[[str], None], timeout_s: float) -> None:
         super().__init__(config)
         self._on_start = on_start
+        self._timeout_s = timeout_s
+        self._idle_since: dict[Any, float] = {}
 
     def stop(self) -> None:
         self.force_exit = self.should_exit
@@ -72,6 +79,25 @@ class _Server(uvicorn.Server):
         if self.started:
             host, port = self.config.host, self.servers[0].sockets[0].getsockname()[1]
             self._on_start(f"http://{f'[{host}]' if ':' in host else host}:{port}/v1")
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % 10 == 0:
+            self._drop_idle(time.monotonic())
+        return await super().on_tick(counter)
+
+    def _drop_idle(self, now: float) -> None:
+        """Drop connections that send no whole head of a request, or do not read what is left of an answer."""
+        connections: set[Any] = self.server_state.connections
+        idle = {
+            connection
+            for connection in connections
+            if connection.transport.is_closing()
+            or (connection.cycle is None and connection.timeout_keep_alive_task is None)
+        }
+        self._idle_since = {connection: self._idle_since.get(connection, now) for connection in idle}
+        for connection, since in self._idle_since.items():
+            if now - since > self._timeout_s:
+                connection.transport.abort()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -72,6 +72,10 @@ class ChatRequest:
     """In the form of Chat Completions, checked."""
     tools: tuple[Mapping[str, Any], ...] = ()
     """JSON schemas of the functions that the model may call."""
+    required: tuple[str, ...] = ()
+    """Names of the functions of which the answer must call one; empty: it need not."""
+    schema: Mapping[str, Any] | None = None
+    """JSON schema of the answer, where that is no free text."""
     is_usage_streamed: bool = False
     """A stream ends with the counts of tokens, where the dialect leaves that to the client."""
 
@@ -98,6 +102,21 @@ class TextRequest:
 
 
 AnyRequest = ChatRequest | TextRequest
+
+
+def check_exact(request: AnyRequest) -> None:
+    """Raise unless ``request`` samples from the model's own distribution, as RL must."""
+    asked = request.sampling
+    names = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias")
+    changed = [name for name in names if getattr(asked, name) != SamplingRequest.model_fields[name].default]
+    changed += ["top_k"] * (asked.top_k > 0)
+    if isinstance(request, ChatRequest):
+        changed += ["tool_choice"] * bool(request.required) + ["response_format"] * (request.schema is not None)
+    if changed:
+        raise RequestError(
+            f"{', '.join(changed)}: this server is strict and samples at temperature 1 without changes",
+            code="not_exact",
+        )
 
 
 @dataclass(frozen=True)

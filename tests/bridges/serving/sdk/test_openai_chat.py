@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from openai import APIStatusError, AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
+from pydantic import BaseModel, ConfigDict
 
 HELLO: list[Any] = [{"role": "user", "content": "def f(a, b):"}]
 ASK: dict[str, Any] = {"model": "base", "messages": HELLO, "max_tokens": 8, "seed": 3}
@@ -18,9 +20,33 @@ TOOL: dict[str, Any] = {
     "function": {
         "name": "read",
         "description": "Read a file.",
-        "parameters": {"type": "object", "properties": {"line": {"type": "integer"}}, "required": ["line"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"line": {"enum": [1, 2]}},
+            "required": ["line"],
+            "additionalProperties": False,
+        },
     },
 }
+
+
+SAVE: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "save",
+        "parameters": {"type": "object", "properties": {"mode": {"enum": ["new", "old"]}}, "required": ["mode"]},
+    },
+}
+SAVE["function"]["parameters"]["additionalProperties"] = False
+
+
+class Verdict(BaseModel):
+    """A structured answer that even a small model finishes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["passed", "failed"]
+    is_sure: bool
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +205,49 @@ def call_chat_tools(client: OpenAI) -> None:
 def call_chat_tools_none(client: OpenAI) -> None:
     reply = client.chat.completions.create(**ASK, tools=[TOOL], tool_choice="none", parallel_tool_calls=False)
     assert reply.choices[0].message.tool_calls is None
+
+
+def call_chat_tools_required(client: OpenAI) -> None:
+    choice = client.chat.completions.create(
+        **ASK | {"max_tokens": 60}, tools=[SAVE, TOOL], tool_choice="required"
+    ).choices[0]
+    assert choice.finish_reason == "tool_calls"
+    [call] = choice.message.tool_calls or ()
+    assert call.id.startswith("call_")
+    assert call.function.name in ("save", "read")  # type: ignore[union-attr]
+
+
+def call_chat_tool_by_name(client: OpenAI) -> None:
+    named: Any = {"type": "function", "function": {"name": "save"}}
+    reply = client.chat.completions.create(**ASK | {"max_tokens": 60}, tools=[TOOL, SAVE], tool_choice=named)
+    [call] = reply.choices[0].message.tool_calls or ()
+    assert call.function.name == "save"  # type: ignore[union-attr]
+    assert json.loads(call.function.arguments)["mode"] in ("new", "old")  # type: ignore[union-attr]
+
+
+def call_chat_tool_streamed(client: OpenAI) -> None:
+    body = ASK | {"max_tokens": 60, "tools": [SAVE], "tool_choice": "required"}
+    [call] = client.chat.completions.create(**body).choices[0].message.tool_calls or ()
+    with client.chat.completions.stream(**body) as stream:
+        [streamed] = stream.get_final_completion().choices[0].message.tool_calls or ()
+    assert streamed.function.arguments == call.function.arguments  # type: ignore[union-attr]
+
+
+def call_chat_json_schema(client: OpenAI) -> None:
+    schema = {"type": "json_schema", "json_schema": {"name": "verdict", "schema": Verdict.model_json_schema()}}
+    reply = client.chat.completions.create(**ASK | {"max_tokens": 60}, response_format=schema)  # type: ignore[call-overload]
+    assert Verdict.model_validate_json(reply.choices[0].message.content)
+
+
+def call_chat_parse(client: OpenAI) -> None:
+    reply = client.chat.completions.parse(**ASK | {"max_tokens": 60}, response_format=Verdict)
+    assert isinstance(reply.choices[0].message.parsed, Verdict)
+
+
+def call_chat_json_object(client: OpenAI) -> None:
+    body = ASK | {"max_tokens": 200, "temperature": 0, "logit_bias": {"95": 20}}  # a closing bracket
+    reply = client.chat.completions.create(**body, response_format={"type": "json_object"})
+    assert json.loads(reply.choices[0].message.content or "") == {}
 
 
 def call_chat_provider_fields(client: OpenAI) -> None:

@@ -137,3 +137,24 @@ def read_flag(body: Mapping[str, Any], name: str) -> bool:
     if value is not None and not isinstance(value, bool):
         raise RequestError(f"{name}: expected true or false")
     return bool(value)
+
+
+def read_items(body: Mapping[str, Any], name: str) -> list[Any]:
+    """Return a field that is a list; absent: empty."""
+    value = body.get(name)
+    if value is not None and not isinstance(value, list):
+        raise RequestError(f"{name}: expected a list")
+    return value or []
+
+
+def token_fields(exchange: Exchange, reply: ModelReply) -> JSON:
+    """Return what was sampled, for requests that ask for token ids in a dialect that has no place for them."""
+    generation = reply.generation
+    if not exchange.request.sampling.has_token_ids:
+        return {}
+    return {
+        "prompt_token_ids": list(reply.prompt_ids),
+        "token_ids": list(generation.token_ids),
+        "token_log_probs": list(generation.log_probs),
+        "policy_version": generation.policy_version,
+    }

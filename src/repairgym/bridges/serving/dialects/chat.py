@@ -13,8 +13,8 @@ from repairgym.bridges.serving.dialects.base import (
     read_sampling,
     reject_changes,
 )
+from repairgym.bridges.serving.dialects.conversation import make_chat_request
 from repairgym.bridges.serving.records import ChatRequest, Delta, ModelReply, RequestError
-from repairgym.inference.engine.shaping import TopTokens
 
 _NAMES = openai.SAMPLING_NAMES | {
     "max_tokens": "max_tokens",
@@ -28,8 +28,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = openai.NEUTRAL | {
     "functions": ([],),
     "modalities": (["text"],),
     "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
-    "tool_choice": ("auto", "none"),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
@@ -42,18 +40,18 @@ class ChatDialect(Dialect):
 
     def read(self, body: Mapping[str, Any]) -> ChatRequest:
         """Check a request."""
-        messages = body.get("messages")
-        check_messages(messages)
         reject_changes(body, _NEUTRAL)
         sampling = read_sampling(body, _NAMES)
         if sampling.num_top_log_probs and not sampling.has_log_probs:
             raise RequestError("top_logprobs: needs logprobs=true")
-        tools = body.get("tools") or []
-        if not isinstance(tools, list) or not all(map(_is_function, tools)):
-            raise RequestError("tools: expected a list of {'type': 'function', 'function': {'name': ...}}")
-        if body.get("tool_choice") == "none":
-            tools = []
-        return ChatRequest(sampling, tuple(messages or ()), tuple(tools), openai.read_stream_options(body))
+        return make_chat_request(
+            sampling,
+            body.get("messages"),
+            body.get("tools") or [],
+            body.get("tool_choice"),
+            body.get("response_format"),
+            is_usage_streamed=openai.read_stream_options(body),
+        )
 
     def document(self, exchange: Exchange, replies: Sequence[ModelReply]) -> JSON:
         """Return a ``chat.completion``."""
@@ -64,7 +62,9 @@ class ChatDialect(Dialect):
             generation = reply.generation
             if sampling.has_log_probs:
                 choice["logprobs"] = {
-                    "content": _log_probs(exchange, generation.token_ids, generation.log_probs, reply.top_tokens),
+                    "content": openai.log_prob_entries(
+                        exchange, generation.token_ids, generation.log_probs, reply.top_tokens
+                    ),
                 }
             if sampling.has_token_ids:
                 choice["token_ids"] = list(generation.token_ids)
@@ -96,7 +96,7 @@ class _ChatWriter(Writer):
         sampling = self._request.sampling
         extra: JSON = {}
         if sampling.has_log_probs and delta.token_ids:
-            content = _log_probs(self._exchange, delta.token_ids, delta.log_probs, delta.top_tokens)
+            content = openai.log_prob_entries(self._exchange, delta.token_ids, delta.log_probs, delta.top_tokens)
             extra["logprobs"] = {"content": content}
         if sampling.has_token_ids and delta.token_ids:
             extra["token_ids"] = list(delta.token_ids)
@@ -119,49 +119,6 @@ class _ChatWriter(Writer):
     def _chunk(self, number: int, delta: JSON, extra: Mapping[str, Any] | None = None) -> Frame:
         choice = {"index": number, "delta": delta, "finish_reason": None, **(extra or {})}
         return Frame(openai.head(self._exchange, "chat.completion.chunk", "chatcmpl") | {"choices": [choice]})
-
-
-def check_messages(messages: object) -> None:
-    """Raise unless ``messages`` are a conversation that the model can continue."""
-    if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
-        raise RequestError("messages: expected a list with at least one message")
-    if messages[-1].get("role") == "assistant":
-        raise RequestError("messages: the last one is the assistant's; continuing a message is not supported")
-    for message in messages:
-        _check_message(message)
-
-
-def _check_message(message: Mapping[str, Any]) -> None:
-    if message.get("role") not in ("system", "developer", "user", "assistant", "tool"):
-        raise RequestError(f"messages: role {str(message.get('role'))[:200]!r} is unknown")
-    content = message.get("content")
-    parts = content if isinstance(content, list) else []
-    if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
-        raise RequestError("messages: only text can be read; leave images, audio and files out")
-    if content is not None and not isinstance(content, str | list):
-        raise RequestError(f"messages: content is {type(content).__name__}, expected text")
-    calls = message.get("tool_calls") or ()
-    if not isinstance(calls, list | tuple) or not all(map(_is_function, calls)):
-        raise RequestError("messages: a tool call without the name of its function")
-
-
-def _is_function(value: object) -> bool:
-    function = value.get("function") if isinstance(value, dict) else None
-    return isinstance(function, dict) and isinstance(function.get("name"), str)
-
-
-def _log_probs(
-    exchange: Exchange, token_ids: Sequence[int], log_probs: Sequence[float], top_tokens: Sequence[TopTokens]
-) -> list[JSON]:
-    def entry(token_id: int, log_prob: float) -> JSON:
-        text = exchange.spell([token_id])
-        return {"token": text, "logprob": openai.finite(log_prob), "bytes": list(text.encode("utf-8", "replace"))}
-
-    tops: Sequence[TopTokens] = top_tokens or [()] * len(token_ids)
-    return [
-        entry(token_id, log_prob) | {"top_logprobs": [entry(*other) for other in top]}
-        for token_id, log_prob, top in zip(token_ids, log_probs, tops, strict=True)
-    ]
 
 
 def _version(replies: Sequence[ModelReply]) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 from repairgym.bridges.serving.dialects.base import JSON, Exchange, read_flag
 from repairgym.bridges.serving.records import ModelReply, RequestError
+from repairgym.inference.engine.shaping import TopTokens
 
 LEAST_LOG_PROB = -9999.0
 """OpenAI's value for what cannot be sampled; JSON has no infinity."""
@@ -58,3 +59,19 @@ def usage(exchange: Exchange, replies: Sequence[ModelReply]) -> JSON:
 def finite(log_prob: float) -> float:
     """Return a log-probability that JSON can hold."""
     return log_prob if math.isfinite(log_prob) else LEAST_LOG_PROB
+
+
+def log_prob_entries(
+    exchange: Exchange, token_ids: Sequence[int], log_probs: Sequence[float], top_tokens: Sequence[TopTokens]
+) -> list[JSON]:
+    """Return log-probabilities in the form of Chat Completions."""
+
+    def entry(token_id: int, log_prob: float) -> JSON:
+        text = exchange.spell([token_id])
+        return {"token": text, "logprob": finite(log_prob), "bytes": list(text.encode("utf-8", "replace"))}
+
+    tops: Sequence[TopTokens] = top_tokens or [()] * len(token_ids)
+    return [
+        entry(token_id, log_prob) | {"top_logprobs": [entry(*other) for other in top]}
+        for token_id, log_prob, top in zip(token_ids, log_probs, tops, strict=True)
+    ]

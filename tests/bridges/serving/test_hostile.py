@@ -1,0 +1,131 @@
+"""Clients that mean harm or are broken: what they get, and that nothing of them stays."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import httpx2
+import pytest
+from tests.bridges.serving.test_streams import EndlessSampler
+
+from repairgym.bridges.serving.models import PolicyModel, ScriptModel, ServedModel
+from repairgym.bridges.serving.process import serve
+from repairgym.config.commands import ServeConfig
+from repairgym.inference.renderer import ChatRenderer
+
+Connect = Callable[..., AbstractAsyncContextManager[httpx2.AsyncClient]]
+HELLO = [{"role": "user", "content": "f is wrong"}]
+MESSAGE = {"max_tokens": 4, "messages": HELLO}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "responses", "messages"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff",
+        b"[1]",
+        b'{"a": NaN}',
+        b'{"messages": ' + b"[" * 5000,
+        b'{"prompt": "\\ud800", "input": "", "max_tokens": 1, "messages": []}',
+        b'{"messages": 1, "input": 1, "prompt": 1, "max_tokens": 1}',
+        b'{"messages": [{"role": "user", "content": "a"}], "prompt": "a", "max_tokens": 1, "temperature": []}',
+        b'{"messages": [{"role": ["a"], "content": {}}], "input": [{"type": []}], "prompt": [[]], "max_tokens": 1}',
+        b'{"messages": [{"role": "user", "content": "a"}], "input": "a", "prompt": "a", "max_tokens": 1, "model": {}}',
+    ],
+    ids=["empty", "bytes", "list", "nan", "deep", "surrogate", "numbers", "kinds", "nested", "model"],
+)
+async def test_broken_bodies_are_errors_of_the_client(
+    model: PolicyModel, connect: Connect, path: str, content: bytes
+) -> None:
+    async with connect(model) as client:
+        response = await client.post(f"/v1/{path}", content=content)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"]
+
+
+@pytest.mark.asyncio
+async def test_pages_of_browsers_get_nothing(model: PolicyModel, connect: Connect) -> None:
+    async with connect(model) as client:
+        rebound = await client.post("/v1/messages", json=MESSAGE, headers={"host": "evil.example"})
+        foreign = await client.post("/v1/messages", json=MESSAGE, headers={"origin": "https://evil.example"})
+        own = await client.post("/v1/messages", json=MESSAGE, headers={"origin": "http://localhost:3000"})
+    assert [rebound.status_code, foreign.status_code, own.status_code] == [421, 403, 200]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "changes",
+    [{"temperature": 0.7}, {"top_p": 0.9}, {"top_k": 5}, {"logit_bias": {"7": 1}}, {"presence_penalty": 0.1}],
+    ids=lambda changes: next(iter(changes)),
+)
+async def test_a_strict_server_samples_from_the_model_alone(
+    model: PolicyModel, connect: Connect, changes: dict[str, Any]
+) -> None:
+    body = {"messages": HELLO, "max_tokens": 3, "temperature": 1, "top_k": -1, "n": 2, "stop": "zz"}
+    async with connect(model, is_strict=True) as client:
+        exact = await client.post("/v1/chat/completions", json=body)
+        changed = await client.post("/v1/chat/completions", json=body | changes)
+        formed = await client.post("/v1/chat/completions", json=body | {"response_format": {"type": "json_object"}})
+    assert exact.status_code == 200
+    assert (changed.status_code, changed.json()["error"]["code"]) == (400, "not_exact")
+    assert next(iter(changes)) in changed.json()["error"]["message"]
+    assert formed.json()["error"]["code"] == "not_exact"
+
+
+@pytest.mark.asyncio
+async def test_schemas_that_are_not_understood_are_errors(model: PolicyModel, connect: Connect) -> None:
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
+    async with connect(model) as client:
+        response = await client.post("/v1/chat/completions", json={"messages": HELLO, "response_format": schema})
+        after = await client.post("/v1/chat/completions", json={"messages": HELLO, "max_tokens": 2})
+    assert (response.status_code, after.status_code) == (400, 200)
+    assert "nonsense" in response.json()["error"]["message"]
+
+
+@contextlib.asynccontextmanager
+async def listening(model: ServedModel, **settings: Any) -> AsyncIterator[int]:
+    """The port of a real server in this process."""
+    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(serve(model, "tiny", ServeConfig(port=0, **settings), url.set_result))
+    try:
+        yield int((await url).split(":")[2].removesuffix("/v1"))
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.asyncio
+async def test_half_a_request_is_dropped(renderer: ChatRenderer) -> None:
+    async with listening(ScriptModel(lambda conversation, tools: "", renderer), client_timeout_s=0.3) as port:
+        for start in (
+            b"POST /v1/messages HTTP/1.1\r\nhost: 127",
+            b"",
+            b"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 9\r\n\r\n{",
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(start)
+            with contextlib.suppress(ConnectionError):
+                await asyncio.wait_for(reader.read(), 20)
+            writer.close()
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_reads_nothing_is_dropped(renderer: ChatRenderer) -> None:
+    sampler = EndlessSampler()
+    body = json.dumps({"messages": HELLO, "stream": True}).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n" % len(body)
+    async with listening(PolicyModel(sampler, renderer, 256), client_timeout_s=0.3) as port:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            await asyncio.to_thread(connection.sendall, head + body)
+            await asyncio.wait_for(sampler.has_begun.wait(), 20)
+            await asyncio.wait_for(sampler.has_ended.wait(), 60)
+    assert sampler.num_running == 0
