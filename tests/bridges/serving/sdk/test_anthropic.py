@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from anthropic import Anthropic, AsyncAnthropic, AuthenticationError, BadRequestError, NotFoundError
 
+pytestmark = pytest.mark.slow  # a server of its own
+
 HELLO: list[Any] = [{"role": "user", "content": "def f(a, b):"}]
 ASK: dict[str, Any] = {"model": "base", "max_tokens": 8, "messages": HELLO, "extra_body": {"seed": 3}}
 LONG = ASK | {"max_tokens": 60}

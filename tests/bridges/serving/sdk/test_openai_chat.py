@@ -12,6 +12,8 @@ import pytest
 from openai import APIStatusError, AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
 from pydantic import BaseModel, ConfigDict
 
+pytestmark = pytest.mark.slow  # a server of its own
+
 HELLO: list[Any] = [{"role": "user", "content": "def f(a, b):"}]
 ASK: dict[str, Any] = {"model": "base", "messages": HELLO, "max_tokens": 8, "seed": 3}
 TEXT: dict[str, Any] = {"model": "base", "prompt": "def f(", "max_tokens": 6, "seed": 3}

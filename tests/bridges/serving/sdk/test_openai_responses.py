@@ -10,6 +10,8 @@ import pytest
 from openai import BadRequestError, OpenAI
 from pydantic import BaseModel, ConfigDict
 
+pytestmark = pytest.mark.slow  # a server of its own
+
 ASK: dict[str, Any] = {"model": "base", "input": "def f(a, b):", "max_output_tokens": 8, "extra_body": {"seed": 3}}
 LONG = ASK | {"max_output_tokens": 60}
 SAVE: dict[str, Any] = {
