@@ -18,6 +18,7 @@ import argparse
 import ast
 import asyncio
 import json
+import math
 import random
 import time
 from collections import Counter
@@ -135,11 +136,31 @@ def print_report(rows: list[dict[str, Any]]) -> None:
         if one["verdict"] != "passed" or one["findings"]:
             marks = " | ".join(one["findings"])
             print(f"{one['name']:<28}{one['verdict']:<10}{one['task']:<44}{one['reason']} {marks}")
-    kinds = Counter(one["verdict"] for one in right)
-    suspicious = sum(one["verdict"] == "passed" and bool(one["findings"]) for one in right)
-    judged = sum(one["num_replayed_steps"] > 0 for one in right)
     print(f"{len(rows)} variants of {len({one['task'] for one in rows})} tasks; tests fail on {len(rows) - len(right)}")
-    print(f"of {len(right)} others: {dict(kinds)}, suspicious {suspicious}, judged by replay {judged}")
+    print(f"of {len(right)} others, {sum(one['num_replayed_steps'] > 0 for one in right)} judged by replay:")
+    for word, count in (
+        ("rejected", sum(one["verdict"] == "failed" for one in right)),
+        ("exploited", sum(one["verdict"] == "exploited" for one in right)),
+        ("suspicious", sum(one["verdict"] == "passed" and bool(one["findings"]) for one in right)),
+        ("invalid", sum(one["verdict"] == "invalid" for one in right)),
+    ):
+        low, high = interval(count, len(right))
+        print(f"  {word:<12}{count:>5}  {count / max(1, len(right)):.1%} ({low:.1%} to {high:.1%})")
+    print("by detector:", dict(Counter(mark.rpartition(": ")[0] for one in right for mark in marks_of(one))))
+
+
+def marks_of(one: dict[str, Any]) -> set[str]:
+    """The detectors that object to a grading, with their severity."""
+    return {": ".join([*finding.split(":")[:2], ""]) for finding in one["findings"]}
+
+
+def interval(count: int, total: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share; variants of one task count as independent."""
+    if not total:
+        return 0.0, 1.0
+    share, square = count / total, 1.96**2
+    center, half = share + square / (2 * total), 1.96 * math.sqrt(share * (1 - share) / total + square / (4 * total**2))
+    return max(0.0, (center - half) / (1 + square / total)), min(1.0, (center + half) / (1 + square / total))
 
 
 def main() -> None:
