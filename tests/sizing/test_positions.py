@@ -26,7 +26,13 @@ LLAMA_70B = {
     "num_attention_heads": 64,
     "num_key_value_heads": 8,
     "rope_theta": 500_000.0,
-    "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192},
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "original_max_position_embeddings": 8192,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+    },
 }
 QWEN_7B = {**QWEN_72B, "num_attention_heads": 28, "num_key_value_heads": 4}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}

@@ -79,9 +79,7 @@ def rollout(
 def _print_verdicts(
     policy: str, num_tasks: int, trajectories: list[Trajectory], counters: dict[str, float], as_json: bool
 ) -> None:
-    """Print the verdicts of a rollout, with what its endpoints used and what was lost."""
-    from repairgym.cli.running import describe_losses, describe_usage
-
+    """Print the verdicts of a rollout."""
     counts = Counter(trajectory.verdict.kind.value for trajectory in trajectories)
     if as_json:
         totals = {"policy": policy, "num_tasks": num_tasks, "num_episodes": len(trajectories)}
@@ -89,8 +87,6 @@ def _print_verdicts(
         return
     verdicts = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     typer.echo(f"{policy}: {num_tasks} tasks, {len(trajectories)} episodes: {verdicts}")
-    for line in filter(None, (describe_usage(counters), describe_usage(counters, "judge"), describe_losses(counters))):
-        typer.echo(line)
 
 
 PIPELINES = ("compact", "simplified", "full", "paper_b")

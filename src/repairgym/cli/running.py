@@ -41,7 +41,8 @@ def open_run(
 ) -> Iterator[Run]:
     """Open a run over ``tasks`` and lock it; make the folder and its store when they are missing.
 
-    The folder keeps ``call``; a resumed run needs the same one (`keep_config`). Only this process writes to the run.
+    The folder keeps ``call``; a resumed run needs the same one (`keep_config`). Only this process writes to the run. At
+    the end it tells what servers were asked and cost, and what was lost.
     """
     from repairgym.inference.loading import load_tokenizer
 
@@ -63,6 +64,9 @@ def open_run(
             ProgressDisplay(folder) as progress,
         ):
             yield Run(folder, store, pool, known, seed, progress, rollout.sandbox)
+            counters = pool.counters()
+            for line in (describe_usage(counters), describe_usage(counters, "judge"), describe_losses(counters)):
+                _say(line)
 
 
 def _open_pool(
