@@ -59,11 +59,12 @@ class Positions:
 
         vLLM computes it from the stretch (original times factor for YaRN, positions times factor for ``linear`` and
         ``dynamic``); verl 0.9.1, whatever it samples with, compares with ``max_position_embeddings``, and so do we.
+        With transformers 5, vLLM rejects YaRN beyond these, too.
         """
         longest = self.positions
         if engine in ("vllm", "verl") and self.rope_type not in (*_OWN_STRETCH, "default"):
             longest = round((self.original if self.rope_type == "yarn" else self.positions) * self.factor)
-        return min(longest, self.positions) if engine == "verl" else longest
+        return min(longest, self.positions) if engine == "verl" or self.rope_type == "yarn" else longest
 
 
 @dataclass(frozen=True)
