@@ -20,6 +20,8 @@ from repairgym.learning.sft import SftTrainer
 
 QUESTION = [{"role": "user", "content": "@1 def f(a):\n@2     return a -= 1\n"}]
 KINDS = ("float32", "bfloat16", "lora")
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[:2]]
+"""Generation of plain folders is left to the slow tests, which CI runs; merged ones show more."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def answer(model: PreTrainedModel, folder: Path) -> str:
     return str(tokenizer.decode(made[0][prompt["input_ids"].shape[1] :]))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*SLOW, "lora"])
 def test_plain_generate_ends_its_answers(exports: Path, kind: str) -> None:
     model = AutoModelForCausalLM.from_pretrained(exports / kind)
     assert model.dtype == (torch.bfloat16 if kind == "bfloat16" else torch.float32)
