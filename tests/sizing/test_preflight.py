@@ -9,6 +9,7 @@ import pytest
 
 from repairgym.config.learning import AlgorithmConfig, ComputeConfig, LoraConfig, RftConfig, SftConfig
 from repairgym.config.loading import load_config, preset_file
+from repairgym.config.models import EngineConfig
 from repairgym.config.recipes import DistillThenGrpoConfig, RftCommandConfig, SftCommandConfig, TwoStageConfig
 from repairgym.errors import ConfigError
 from repairgym.sizing.preflight import Stage, preflight, stages_of
@@ -52,7 +53,7 @@ def test_memory_is_named_and_compared_with_the_gpu(model: Path) -> None:
     (line,) = preflight(model, stages, 8)
     for part in (str(model), "32,768 tokens", "40,960 positions", "8 GPUs", "GiB each"):
         assert part in line
-    with pytest.raises(ConfigError, match=r"about 1\d\d GiB each\): a GPU has 80 GiB; start more processes"):
+    with pytest.raises(ConfigError, match=r"about 1\d\d GiB each\): a GPU has 80 GiB for it; start more processes"):
         list(preflight(model, stages, 1, 80 * GIB))
     assert list(preflight(model, stages, 8, 80 * GIB)) == [line]
     for changes in ({"compute": compute.model_copy(update={"is_offloaded": True})}, {"trained": LoraConfig()}):
@@ -70,3 +71,21 @@ def test_a_model_of_another_shape_has_no_estimate(model: Path) -> None:
     (model / "config.json").write_text(json.dumps(QWEN3_8B | {"num_experts": 64}))
     (line,) = preflight(model, [Stage(4 * K, SftConfig(), None)], 1, 1 * GIB)
     assert "GiB" not in line
+
+
+def test_samplers_name_what_they_hold(model: Path) -> None:
+    """Qwen3-8B: 8.2e9 weights; a token has 2 x 36 x 8 x 128 keys and values, 147,456 bytes in 16 bits."""
+    served, _ = preflight(model, [Stage(32 * K, RftConfig(), "vllm")], 1)
+    assert "32,768 tokens for vllm on 1 GPUs or processes" in served
+    assert "about 19.8 GiB each" in served  # 15.3 of weights and 4.5 of one context
+    engine = EngineConfig(num_slots=2, max_len_tokens=32 * K)
+    own, _ = preflight(model, [Stage(32 * K, RftConfig(), "embedded", engine=engine)], 1)
+    assert "about 48.5 GiB each" in own  # both in 32 bits, two contexts
+    # Samplers are not on the learner's GPU.
+    small = RftConfig(trained=LoraConfig(), compute=ComputeConfig(is_bf16=True, is_checkpointing=True))
+    assert len(list(preflight(model, [Stage(32 * K, small, "embedded", engine=engine)], 8, 40 * GIB))) == 2
+
+
+def test_rft_on_a_stored_run_samples_nothing() -> None:
+    (stage,) = stages_of(RftCommandConfig(), is_sampling=False)
+    assert stage.sampler is None

@@ -62,15 +62,15 @@ def _train(run: Path, recipe: Callable[[], str], *trained: SftConfig | Algorithm
     lead_or_follow(lambda: typer.echo(f"model: {run / 'checkpoints' / recipe()}"), *trained)
 
 
-def _check_contexts(model: Path, config: TrainCommandConfig, mark: str = "") -> None:
+def _check_contexts(model: Path, config: TrainCommandConfig, mark: str = "", *, is_sampling: bool = True) -> None:
     """Check, before anything is loaded, that learner and sampler take the episodes of ``config``; print what they need.
 
-    `ConfigError`: they cannot.
+    `ConfigError`: they cannot. ``is_sampling`` is false for RFT on a stored run.
     """
     from repairgym.learning.distributed.fsdp import gpu_bytes, is_leading, num_processes
     from repairgym.sizing.preflight import preflight, stages_of
 
-    for line in preflight(model, stages_of(config), num_processes(), gpu_bytes()):
+    for line in preflight(model, stages_of(config, is_sampling=is_sampling), num_processes(), gpu_bytes()):
         if is_leading():
             typer.echo(f"{mark}{line}")
 
@@ -78,7 +78,7 @@ def _check_contexts(model: Path, config: TrainCommandConfig, mark: str = "") -> 
 def _check_dry(config: TrainCommandConfig, given: dict[str, Any]) -> None:
     """Check the contexts of a dry run as comments of its TOML, where the model is on this machine."""
     if folder := _local_model(given["start"]):
-        _check_contexts(folder, config, "# ")
+        _check_contexts(folder, config, "# ", is_sampling=given.get("tasks", "") is not None)
 
 
 def _local_model(start: Path) -> Path | None:
@@ -145,7 +145,7 @@ def rft(
             raise ConfigError(f"sampler={config.sampler!r} samples nothing without --tasks; name a folder of tasks")
         check_run(run)
     folder, model = tasks and check_tasks(tasks), find_model(start)
-    _check_contexts(model, config)
+    _check_contexts(model, config, is_sampling=folder is not None)
     if folder is None:
         _fit_stored(run, model, "rft", config.phase, config.collect.max_per_task, config.rft)
         return
@@ -296,11 +296,12 @@ def verl(
     """
     plan = load_verl_plan(recipe, config_files(config, preset), machine, overrides or [])
     from repairgym.bridges.verl.training import check_contexts, check_stages, stages_of, train_with_verl
+    from repairgym.learning.distributed.fsdp import gpu_bytes
 
     if dry_run:
         typer.echo(plan.as_toml(), nl=False)
         folder = _local_model(start)
-        for line in check_contexts(folder, plan.config, plan.machine) if folder else ():
+        for line in check_contexts(folder, plan.config, plan.machine, gpu_bytes()) if folder else ():
             typer.echo(f"# {line}")
         return
     from repairgym.bridges.versions import check_verl_versions
@@ -309,7 +310,7 @@ def verl(
     check_stages(stages, plan.machine)
     check_verl_versions(plan.machine)
     model = _check_paths(tasks, run, start)
-    for line in check_contexts(model, plan.config, plan.machine):
+    for line in check_contexts(model, plan.config, plan.machine, gpu_bytes()):
         typer.echo(line)
     from repairgym.cli.running import import_checkpoint, open_run, require_one_process
 

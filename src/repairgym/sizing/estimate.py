@@ -14,6 +14,7 @@ from pathlib import Path
 from repairgym.config.cluster import PlanCommandConfig
 from repairgym.errors import ConfigError
 from repairgym.sizing.positions import Demand, Positions, check_demand, least_factor, read_positions
+from repairgym.sizing.sampling_memory import vllm_bytes
 from repairgym.sizing.shapes import ModelShape, read_shape
 from repairgym.sizing.simulation import Rollouts, Simulation, Site, draw_episodes
 from repairgym.sizing.step_memory import Share, step_parts
@@ -97,7 +98,8 @@ def generation_memory(shape: ModelShape, gpu: Gpu, config: PlanCommandConfig, nu
     room = gpu.memory_bytes * config.efficiency.memory - _WORKSPACE_BYTES
     for parallel in _powers(min(num_gpus, config.machine.gpus_per_node)):
         weight_bytes = 2.0 * shape.num_parameters / parallel
-        num_tokens = int(max(0.0, room - weight_bytes) * parallel / shape.kv_bytes_per_token)
+        num_parts = min(parallel, shape.num_kv_heads)
+        num_tokens = int(max(0.0, room - weight_bytes) * num_parts / shape.kv_bytes_per_token)
         if num_tokens >= config.context_tokens:
             return GenerationMemory(parallel, weight_bytes, num_tokens)
     raise ConfigError(
@@ -152,7 +154,8 @@ def estimate(config: PlanCommandConfig) -> Estimate:
     context = config.context_tokens
     parallel, step_bytes = training.context_parallel, training.total_bytes
     check_demand(positions, Demand("learner", context, num_training, context_parallel=parallel, step_bytes=step_bytes))
-    check_demand(positions, Demand("vllm", context, num_generating, tensor_parallel=generation.tensor_parallel))
+    sampler_bytes = vllm_bytes(shape, context, generation.tensor_parallel)
+    check_demand(positions, Demand("vllm", context, num_generating, 1, generation.tensor_parallel, sampler_bytes))
     num_replicas = num_generating // generation.tensor_parallel
     max_sequences = max(1, int(generation.num_kv_tokens / length))
     num_episodes = config.num_groups * config.group_size

@@ -17,6 +17,16 @@ Engine = Literal["learner", "embedded", "vllm", "verl"]
 _MAKERS_POSITIONS = {("qwen3", 40_960): 32_768, ("qwen3_moe", 40_960): 32_768}
 """(type, positions of config.json) -> positions that the makers' pages stretch from (Qwen3: 8,192 are for answers)."""
 _GIB = 1 << 30
+_ADVICE = {
+    "learner": "start more processes, raise compute.context_parallel, or set compute.is_checkpointing=true, "
+    "compute.is_offloaded=true or trained.type=lora",
+    "embedded": "lower rollout.engine.num_slots or the context",
+    "vllm": "split the weights over more GPUs (--tensor-parallel-size, verl.rollout_tensor_parallel), give it a larger "
+    "share (--gpu-memory-utilization, verl.gpu_memory_share), set verl.is_offloaded=true, or lower the context",
+    "verl": "take more nodes or GPUs (verl.num_nodes, verl.gpus_per_node), raise verl.sequence_parallel, or set "
+    "rl.algorithm.compute.is_checkpointing=true or rl.algorithm.trained.type=lora",
+}
+"""Engine -> what makes room."""
 _OWN_STRETCH = ("llama3", "longrope", "su")
 """Types whose positions in ``config.json`` include the stretch, for vLLM, too."""
 
@@ -79,9 +89,9 @@ class Demand:
     tensor_parallel: int = 1
     """Parts of the weights in generation."""
     step_bytes: float | None = None
-    """Estimate of what one GPU or process holds at the peak of a step; None: not estimated."""
+    """Estimate of what one GPU or process holds at the peak of a step, or while it samples; None: not estimated."""
     room_bytes: float | None = None
-    """Memory of one GPU; None: not known, so nothing is compared with it."""
+    """Memory of one GPU that there is for it; None: not known, so nothing is compared with it."""
 
 
 def check_demand(positions: Positions, demand: Demand) -> str:
@@ -118,12 +128,9 @@ def check_demand(positions: Positions, demand: Demand) -> str:
             f"{told}: each part of the context takes an equal share of {positions.num_heads} attention heads and "
             f"{kv_heads} key-value heads"
         )
-    if demand.step_bytes and demand.room_bytes and demand.step_bytes > demand.room_bytes:
-        raise ConfigError(
-            f"{told}: a GPU has {demand.room_bytes / _GIB:.3g} GiB; start more processes, raise "
-            "compute.context_parallel, or set compute.is_checkpointing=true, compute.is_offloaded=true or "
-            "trained.type=lora"
-        )
+    if demand.step_bytes and demand.room_bytes is not None and demand.step_bytes > demand.room_bytes:
+        room = max(0.0, demand.room_bytes) / _GIB
+        raise ConfigError(f"{told}: a GPU has {room:.3g} GiB for it; {_ADVICE[demand.engine]}")
     return f"{told}: {longest:,} positions ({positions.rope_type}, {positions.original:,} originally)"
 
 

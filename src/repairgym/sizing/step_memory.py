@@ -41,6 +41,8 @@ class Share:
     """Positions whose logits are in memory at one time."""
     lora_rank: int = 0
     """0: all weights are trained."""
+    logit_bytes: float | None = None
+    """Of such a position; None: of the learner's chunks of the vocabulary."""
     is_bf16: bool = True
     is_checkpointing: bool = True
 
@@ -60,7 +62,8 @@ def step_parts(shape: ModelShape, share: Share) -> dict[str, float]:
     }
     before = {"activations of layers": _stored_bytes(shape, share) * shape.num_layers} | _copies(shape, share)
     hidden = 4.0 * share.num_tokens * shape.hidden_size
-    logits = _NUM_LOGITS * 4.0 * share.num_logit_tokens * min(shape.vocab_size, ComputeConfig().head_chunk_vocab)
+    logit_bytes = share.logit_bytes or _NUM_LOGITS * 4.0 * min(shape.vocab_size, ComputeConfig().head_chunk_vocab)
+    logits = share.num_logit_tokens * logit_bytes
     phases = (
         _first_gather(shape, share),
         # The last hidden states, their norm and their gradient are there four times.

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from repairgym.bridges.verl.config_files import Stage, VerlPaths, paths_of, sized, write_stage
+from repairgym.bridges.verl.demands import stage_demands
 from repairgym.bridges.verl.episodes import validation_phase
 from repairgym.bridges.verl.outputs import SpooledTrajectory, read_spool
 from repairgym.bridges.verl.trainer_process import LOG_FILE, Arrival, num_saved_updates, run_verl, saved_model
@@ -33,7 +34,8 @@ from repairgym.recipes.distill_then_grpo import GRPO
 from repairgym.records import Task
 from repairgym.rollout.names import RL
 from repairgym.rollout.pool import FailureStreak
-from repairgym.sizing.positions import Demand, check_demand, read_positions
+from repairgym.sizing.positions import check_demand, read_positions
+from repairgym.sizing.preflight import dense_shape
 from repairgym.tasks.layers.atomic_write import written_whole
 from repairgym.training.alarms import check_alarms
 from repairgym.training.evaluate import validation_metrics
@@ -96,21 +98,17 @@ def check_stages(stages: Iterable[Stage], machine: VerlConfig) -> None:
         translate(stage.rl, stage.rollout, machine, stage.seed)
 
 
-def check_contexts(model: Path, config: VerlSource, machine: VerlConfig) -> list[str]:
+def check_contexts(model: Path, config: VerlSource, machine: VerlConfig, room_bytes: float | None = None) -> list[str]:
     """Check, before anything is loaded, that verl and what it samples with take the episodes; `ConfigError` else.
 
-    Returns a line for each stage.
+    ``room_bytes`` is the memory of a GPU, if it is known. Returns two lines for each stage.
     """
-    num_gpus = machine.num_nodes * machine.gpus_per_node
-    lines = []
-    for stage in stages_of(config):
-        positions = read_positions(model, _yarn_factor(config, stage.phase))
-        tensor_parallel = machine.rollout_tensor_parallel
-        demand = Demand(
-            "verl", stage.rollout.pipeline.max_len_tokens, num_gpus, machine.sequence_parallel, tensor_parallel
-        )
-        lines.append(check_demand(positions, demand))
-    return lines
+    shape = dense_shape(model)
+    return [
+        check_demand(read_positions(model, _yarn_factor(config, stage.phase)), demand)
+        for stage in stages_of(config)
+        for demand in stage_demands(shape, stage, machine, room_bytes)
+    ]
 
 
 def _yarn_factor(config: VerlSource, phase: str) -> float:

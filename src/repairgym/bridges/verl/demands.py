@@ -1,0 +1,56 @@
+"""Demands of a stage on the GPUs under verl, from the model's shape alone: training, and sampling between updates.
+
+Reads a stage and its machine; makes `Demand`s. verl's FSDP2 holds what our own learner does: shards of float32
+weights, gradients and moments, a gathered layer, activations (`step_memory`). Only the logits differ: verl 0.9.1
+(``FSDPEngineWithLMHead.prepare_model_outputs``) computes those of a whole micro-batch at once, in the type of its
+autocast, and keeps them next to their gradient, because we let it compute the entropy.
+"""
+
+from collections.abc import Iterator
+
+from repairgym.bridges.verl.config_files import Stage
+from repairgym.config.cluster import VerlConfig
+from repairgym.config.learning import LoraConfig
+from repairgym.sizing.positions import Demand
+from repairgym.sizing.sampling_memory import embedded_bytes, vllm_bytes
+from repairgym.sizing.shapes import ModelShape
+from repairgym.sizing.step_memory import Share, step_parts
+
+
+def stage_demands(
+    shape: ModelShape | None, stage: Stage, machine: VerlConfig, room_bytes: float | None
+) -> Iterator[Demand]:
+    """Yield what training asks for and what sampling does; ``room_bytes`` is the memory of a GPU, if it is known.
+
+    vLLM has `VerlConfig.gpu_memory_share` of it, less where the weights and moments of training stay
+    (``is_offloaded=false``). It gives its own back for the updates (verl's ``free_cache_engine``).
+    """
+    num_gpus = machine.num_nodes * machine.gpus_per_node
+    context, parallel = stage.rollout.pipeline.max_len_tokens, machine.rollout_tensor_parallel
+    parts = None if shape is None else step_parts(shape, _share(shape, stage, machine))
+    room = room_bytes if machine.device == "cuda" else None
+    step_bytes = sum(parts.values()) if parts else None
+    yield Demand("verl", context, num_gpus, machine.sequence_parallel, parallel, step_bytes, room)
+    if machine.engine == "embedded":
+        held = None if shape is None else embedded_bytes(shape, stage.rollout.engine)
+        yield Demand("embedded", context, num_gpus, step_bytes=held)
+        return
+    resident = 0.0 if machine.is_offloaded or not parts else parts["weights and moments"]
+    free = None if room is None else min(room * machine.gpu_memory_share, room - resident)
+    held = None if shape is None else vllm_bytes(shape, context, parallel)
+    yield Demand("vllm", context, num_gpus, tensor_parallel=parallel, step_bytes=held, room_bytes=free)
+
+
+def _share(shape: ModelShape, stage: Stage, machine: VerlConfig) -> Share:
+    compute, trained = stage.rl.algorithm.compute, stage.rl.algorithm.trained
+    context = stage.rollout.pipeline.max_len_tokens
+    num_tokens = max(context, compute.micro_batch_tokens) / machine.sequence_parallel
+    return Share(
+        machine.num_nodes * machine.gpus_per_node,
+        num_tokens,
+        num_tokens,
+        trained.rank if isinstance(trained, LoraConfig) else 0,
+        logit_bytes=2.0 * (2 if compute.is_bf16 else 4) * shape.vocab_size,
+        is_bf16=compute.is_bf16,
+        is_checkpointing=compute.is_checkpointing,
+    )
