@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import PurePosixPath
 
-from repairgym.grading.exploits.syntax import parse
+from repairgym.grading.exploits.syntax import parse, reading_deep_trees
 from repairgym.grading.permitted import is_protected
 from repairgym.grading.stages import Pinned
 
@@ -27,7 +27,8 @@ def missing_names(pinned: Pinned) -> list[str]:
         base = pinned.base.get(path)
         gold = task.gold_files.get(path, base)
         if base is not None and gold is not None:
-            names += [f"{path}: {name}" for name in _missing(base, gold, text)]
+            with reading_deep_trees():
+                names += [f"{path}: {name}" for name in _missing(base, gold, text)]
     return names
 
 

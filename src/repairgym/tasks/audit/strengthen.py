@@ -189,6 +189,17 @@ async def with_differential_tests(
     return with_tests(task, failing, passing, tree).model_copy(update=update)
 
 
+def _with_lists(old: Task, new: Task, failing: tuple[str, ...], passing: tuple[str, ...], tree: TreeAudit) -> Task:
+    """Return ``new`` with these tests, and only with the test files and pinned files that they are in."""
+    held = with_tests(old, failing, passing, tree)
+    files = {file_of(test_id) for test_id in failing + passing}
+    dropped = {path for path in new.pinned_files if path not in old.pinned_files and path not in files}
+    update = {"fail_to_pass": failing, "pass_to_pass": passing, "test_paths": held.test_paths}
+    if dropped:
+        update |= {name: getattr(old, name) for name in ("pinned_files", "base_tree", "base_files")}
+    return new.model_copy(update=update)
+
+
 async def _certified(old: Task, new: Task, tree: TreeAudit, num_runs: int) -> tuple[Task, str]:
     """Return ``new`` with its certificate and without unstable tests; ``old`` when it does not certify."""
     if own_tests(old) == own_tests(new):
@@ -200,7 +211,7 @@ async def _certified(old: Task, new: Task, tree: TreeAudit, num_runs: int) -> tu
     failing, passing, _ = evidence.split_tests(own_tests(new))
     if set(own_tests(old)) - {*failing, *passing}:
         return old, "not_certified"
-    certified = new.model_copy(update={"fail_to_pass": failing, "pass_to_pass": passing})
+    certified = _with_lists(old, new, failing, passing, tree)
     certificate = evidence.certificate(failing, passing)
     if not certificate.is_valid:
         return old, "not_certified"
