@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from repairgym.config.loading import load_config
 from repairgym.config.models import ModelConfig
 from repairgym.errors import InputError
 from repairgym.inference.loading import create_model
-from repairgym.learning.checkpoints import load_training_state, save_training_state
+from repairgym.learning.checkpoints import STATE_FILE, load_training_state, save_training_state
 from repairgym.learning.learner import Learner
 from repairgym.learning.rl import PolicyTrainer
 from repairgym.learning.samples import Sample, text_sample
@@ -86,6 +87,11 @@ def test_states_that_cannot_be_used(make_model: MakeModel, tmp_path: Path) -> No
     muon = Learner(make_model(0), OptimizerConfig(type="muon"), ComputeConfig())
     with pytest.raises(InputError, match="another optimizer"):
         load_training_state(muon, tmp_path / "s")
+    # A state of before the updates of each parameter were in its summary.
+    shutil.copytree(tmp_path / "s", tmp_path / "old")
+    torch.save(torch.load(tmp_path / "s" / STATE_FILE) | {"optimizer": {}}, tmp_path / "old" / STATE_FILE)
+    with pytest.raises(InputError, match="another optimizer"):
+        load_training_state(learner, tmp_path / "old")
     next((tmp_path / "s" / "training").glob("*.distcp")).unlink()
     with pytest.raises(InputError, match="not complete"):
         load_training_state(learner, tmp_path / "s")

@@ -66,7 +66,8 @@ def test_a_gradient_that_is_not_finite_changes_nothing(model: PreTrainedModel) -
 
 
 def test_muon_leaves_embeddings_and_vectors_to_adamw(model: PreTrainedModel) -> None:
-    adamw, muon = Optimizer(model, OptimizerConfig(type="muon")).summary()["num_parameters"]
+    parts = Optimizer(model, OptimizerConfig(type="muon")).summary()["num_updates"]
+    adamw, muon = ([len(group) for group in part] for part in parts)
     num_hidden = sum(1 for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name)
     assert muon == [num_hidden]
     assert sum(adamw) + num_hidden == len(list(model.parameters()))

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -48,9 +50,22 @@ def save_training_state(learner: Learner, folder: Path, extra: dict[str, Any] | 
         # torch says that a single process saves alone.
         warnings.simplefilter("ignore", UserWarning)
         writer = FileSystemWriter(temporary, sync_files=not is_alone)
-        save(_weights(learner) | optimizer, storage_writer=writer, no_dist=is_alone)
+        save(_weights(learner) | optimizer, storage_writer=writer, planner=_Planner(), no_dist=is_alone)
         if learner.world.is_leader:
             torch.save(summary, temporary / Path(STATE_FILE).name)
+
+
+class _Planner(DefaultSavePlanner):
+    """Plan of a save; the leader does not keep those of all processes until the end, where its memory is highest."""
+
+    def __init__(self) -> None:
+        # Nothing is nested: maps of names to names would be made and stored for nothing.
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+
+    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        plans, metadata = super().create_global_plan(all_plans)
+        self.global_plan = []
+        return plans, metadata
 
 
 def load_training_state(learner: Learner, folder: Path) -> dict[str, Any]:

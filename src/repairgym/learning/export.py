@@ -1,8 +1,9 @@
 """Model folders of a learner for any tool, written tensor by tensor.
 
 Reads a learner; writes a model folder in Hugging Face format, and next to merged adapters the folder ``adapter/`` in
-peft's format. Guarantees: no process holds more than one whole tensor beyond its share; a folder is complete or absent;
-weights have the names, shapes and values of the plain model, whatever trains them.
+peft's format. Guarantees: no process holds more than one shard of a tensor beyond its share (one whole tensor with
+adapters, which are merged); a folder is complete or absent; weights have the names, shapes and values of the plain
+model, whatever trains them.
 """
 
 import copy
@@ -10,7 +11,8 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +26,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from repairgym.errors import disk_full_as_repairgym_error
 from repairgym.inference.loading import record_stop_tokens, replace_folder, save_checkpoint
 from repairgym.learning.adapters import ADAPTER_NAME, has_adapters, is_adapter, merged_weight, plain_name
-from repairgym.learning.distributed.fsdp import World, whole
+from repairgym.learning.distributed.fsdp import World, shards_in_order, whole
 from repairgym.learning.learner import Learner
 
 ADAPTER_FOLDER = "adapter"
@@ -75,8 +77,8 @@ class _Tensor:
     name: str
     shape: Sequence[int]
     dtype: torch.dtype
-    gather: Callable[[], torch.Tensor]
-    """Makes it whole; all processes call it together."""
+    parts: Callable[[], Iterable[torch.Tensor]]
+    """Makes its rows at the leader, part by part; all processes call it together, and to the end."""
 
     @property
     def num_bytes(self) -> int:
@@ -90,10 +92,14 @@ def _plain_tensors(model: PreTrainedModel) -> Iterator[_Tensor]:
         if id(value) in seen or is_adapter(name):
             continue
         seen.add(id(value))
-        gather: Callable[[], torch.Tensor] = partial(whole, value)
+        parts: Callable[[], Iterable[torch.Tensor]] = partial(shards_in_order, value.detach())
         if name.endswith(".base_layer.weight"):
-            gather = partial(merged_weight, model.get_submodule(name.removesuffix(".base_layer.weight")), whole)
-        yield _Tensor(plain_name(name), value.shape, value.dtype, gather)
+            parts = partial(_merged, model.get_submodule(name.removesuffix(".base_layer.weight")))
+        yield _Tensor(plain_name(name), value.shape, value.dtype, parts)
+
+
+def _merged(layer: torch.nn.Module) -> Iterator[torch.Tensor]:
+    yield merged_weight(layer, whole)
 
 
 def _write_settings(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast | None, folder: Path) -> None:
@@ -123,7 +129,7 @@ def _write_weights(tensors: Sequence[_Tensor], folder: Path, *, is_writer: bool)
                 _write_file(file, members)
         else:
             for tensor in members:
-                tensor.gather()
+                deque(tensor.parts(), maxlen=0)
     if is_writer and len(files) > 1:
         places = {tensor.name: name for name, members in zip(names, files, strict=True) for tensor in members}
         index = {"metadata": {"total_size": sum(tensor.num_bytes for tensor in tensors)}, "weight_map": places}
@@ -143,7 +149,8 @@ def _write_file(file: BinaryIO, tensors: Sequence[_Tensor]) -> None:
     text += b" " * (-len(text) % 8)
     file.write(struct.pack("<Q", len(text)) + text)
     for tensor in tensors:
-        file.write(tensor.gather().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        for part in tensor.parts():
+            file.write(part.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
 def _write_adapter(model: PreTrainedModel, adapter: dict[str, torch.Tensor], folder: Path) -> None:

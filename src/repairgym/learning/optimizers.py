@@ -14,6 +14,9 @@ from transformers import PreTrainedModel
 from repairgym.config.learning import OptimizerConfig
 from repairgym.learning.distributed.fsdp import whole
 
+_STEP = "step"
+"""Key of torch's optimizers for the number of updates of a parameter."""
+
 
 class Optimizer:
     """AdamW, or Muon for hidden matrices and AdamW for the rest."""
@@ -72,20 +75,25 @@ class Optimizer:
 
     def summary(self) -> dict[str, Any]:
         """Return the counts of a resumed run and the shape of the optimizer, without tensors."""
-        return {"num_done": self.num_done, "num_skipped": self.num_skipped, "num_parameters": self._num_parameters()}
+        return {"num_done": self.num_done, "num_skipped": self.num_skipped, "num_updates": self._num_updates()}
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
-        """Return the state by name, each process its shards; empty before the first step."""
+        """Return the moments by name, each process its shards; empty before the first step.
+
+        The updates of each parameter are in `summary`: a tensor each would cost more to save than what they hold.
+        """
         return {
             f"{part_at}.{at}.{key}": value
             for part_at, (part, _) in enumerate(self._parts)
             for at, parameter in enumerate(_parameters(part))
             for key, value in part.state.get(parameter, {}).items()
+            if key != _STEP
         }
 
     def is_like(self, summary: dict[str, Any]) -> bool:
         """True if `summary` is of an optimizer with the same parts over equally many parameters."""
-        return bool(self._num_parameters() == summary["num_parameters"])
+        lengths = [[len(group) for group in part] for part in summary.get("num_updates", ())]
+        return lengths == [[len(group) for group in part] for part in self._num_updates()]
 
     def begin_restore(self, summary: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> dict[str, torch.Tensor]:
         """Take the counts of ``summary`` and make room for the named states; the caller fills the returned tensors."""
@@ -96,14 +104,26 @@ class Optimizer:
             part_at, at, key = name.split(".", 2)
             part = self._parts[int(part_at)][0]
             parameter = _parameters(part)[int(at)]
-            is_moment = tuple(shape) == tuple(parameter.shape) and key != "step"
+            is_moment = tuple(shape) == tuple(parameter.shape)
             part.state[parameter][key] = (
                 torch.zeros_like(parameter.detach()) if is_moment else torch.zeros(tuple(shape))
             )
+        for (part, _), groups in zip(self._parts, summary["num_updates"], strict=True):
+            numbers = (number for group in groups for number in group)
+            for parameter, number in zip(_parameters(part), numbers, strict=True):
+                if number:
+                    part.state[parameter][_STEP] = torch.tensor(float(number))
         return self.state_tensors()
 
-    def _num_parameters(self) -> list[list[int]]:
-        return [[len(group["params"]) for group in part.param_groups] for part, _ in self._parts]
+    def _num_updates(self) -> list[list[list[int]]]:
+        """Of each parameter, by part and group; 0 where the optimizer does not count."""
+        return [
+            [
+                [int(part.state.get(parameter, {}).get(_STEP, 0)) for parameter in group["params"]]
+                for group in part.param_groups
+            ]
+            for part, _ in self._parts
+        ]
 
 
 def _parameters(part: torch.optim.Optimizer) -> list[torch.nn.Parameter]:

@@ -6,6 +6,7 @@ The test computes `gradients` itself too, alone, and compares.
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from two_processes import SMALL, samples
 
 from repairgym.config.learning import AlgorithmConfig, ComputeConfig, OptimizerConfig
@@ -21,7 +24,7 @@ from repairgym.config.loading import load_config
 from repairgym.errors import ConfigError
 from repairgym.inference.loading import create_model
 from repairgym.learning.distributed.context_parallel import ContextGroup
-from repairgym.learning.distributed.fsdp import check_processes, process_group, whole
+from repairgym.learning.distributed.fsdp import check_processes, process_group, shards_in_order, whole
 from repairgym.learning.packing.batching import pack
 from repairgym.learning.packing.forward import Scorer
 from repairgym.learning.rl import PolicyTrainer
@@ -102,6 +105,13 @@ def rejections() -> list[str]:
     return results
 
 
+def uneven_shards(shape: tuple[int, ...]) -> bool:
+    """A tensor whose rows are no multiple of the processes comes to the leader whole and in order."""
+    tensor = torch.arange(math.prod(shape)).view(shape)
+    parts = list(shards_in_order(distribute_tensor(tensor, init_device_mesh("cpu", (4,)), [Shard(0)])))
+    return torch.equal(torch.cat(parts), tensor) if dist.get_rank() == 0 else parts == []
+
+
 def main(folder: Path) -> None:
     with process_group() as world:
         results: dict[str, Any] = {
@@ -110,6 +120,7 @@ def main(folder: Path) -> None:
         groups = {1: ContextGroup(), 2: ContextGroup(dist.new_subgroups(2)[0]), 4: ContextGroup(dist.group.WORLD)}
         results["activation_bytes"] = {size: max(world.gather(activation_bytes(groups[size]))) for size in groups}
         results["rejections"] = rejections()
+        results["shards"] = [all(world.gather(uneven_shards(shape))) for shape in ((7, 3), (2, 5), (9,), (8, 1))]
         if world.is_leader:
             torch.save(results, folder / "found.pt")
 

@@ -151,6 +151,7 @@ def test_contexts_of_several_processes_have_the_gradients_of_one(tmp_path: Path)
                 )
     kept = results["activation_bytes"]
     assert kept[1] > 1.8 * kept[2] > 3.2 * kept[4]
+    assert results["shards"] == [True] * 4
     muon, processes, heads = results["rejections"]
     assert "optimizer.type='muon'" in muon
     assert "compute.context_parallel=3" in processes
@@ -268,8 +269,8 @@ def test_the_bytes_of_a_process_fall_with_their_number(tmp_path: Path, worker: M
         # Weights and two moments; a gradient while it steps, and the layers of the moment.
         assert worst["step"] < 1.1 * 3 * share
         assert worst["step-peak"] < 1.1 * 4 * share + 6 * layer
-        assert worst["save-peak"] < 1.1 * 3 * share + layer
-        assert worst["export-peak"] < 1.1 * 3 * share + layer
+        assert worst["save-peak"] < 1.1 * 3 * share
+        assert worst["export-peak"] < 1.1 * 3 * share
 
 
 @pytest.mark.slow

@@ -196,3 +196,27 @@ def shard(module: torch.nn.Module, compute: ComputeConfig) -> None:
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """Return a sharded tensor whole, on every process, and any other as it is; every process must call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def shards_in_order(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the shards of a tensor to the leader, in the order of their rows; one that is not sharded as it is.
+
+    Every process must exhaust it: the others send theirs and yield nothing. The leader holds one of another at a time,
+    where `whole` would take up to two whole tensors in every process.
+    """
+    if not isinstance(tensor, DTensor):
+        yield tensor
+        return
+    mine, rank = tensor.to_local(), dist.get_rank()
+    if rank:
+        if mine.numel():
+            dist.send(mine.contiguous(), 0)
+        return
+    yield mine
+    # As torch.chunk: all have equally many rows but the last ones.
+    num_rows = -(-tensor.shape[0] // dist.get_world_size())
+    for start in range(num_rows, tensor.shape[0], num_rows):
+        part = mine.new_empty((min(num_rows, tensor.shape[0] - start), *tensor.shape[1:]))
+        dist.recv(part, start // num_rows)
+        yield part
+        del part
