@@ -1,9 +1,10 @@
 """Demands of a stage on the GPUs under verl, from the model's shape alone: training, and sampling between updates.
 
-Reads a stage and its machine; makes `Demand`s. verl's FSDP2 holds what our own learner does: shards of float32
-weights, gradients and moments, a gathered layer, activations (`step_memory`). Only the logits differ: verl 0.9.1
-(``FSDPEngineWithLMHead.prepare_model_outputs``) computes those of a whole micro-batch at once, in the type of its
-autocast, and keeps them next to their gradient, because we let it compute the entropy.
+Reads a stage and its machine; makes `Demand`s. verl's FSDP2 holds what our own learner does (`step_memory`): shards of
+float32 weights, gradients and moments, gathered layers, activations. Two parts differ. verl 0.9.1
+(``FSDPEngineWithLMHead.prepare_model_outputs``) computes the logits of a whole micro-batch at once, in the type of its
+autocast, and keeps them next to their gradient, because we let it compute the entropy. It gathers embeddings and head
+in 16 bits, too; they are counted in 32, so the estimate is that much above. It was not measured on a GPU.
 """
 
 from collections.abc import Iterator
