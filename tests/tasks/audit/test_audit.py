@@ -11,7 +11,13 @@ from repairgym.sandbox.base import SandboxBackend
 from repairgym.tasks.audit.audit import AuditBounds, TaskAudit, TaskTrial, TreeAudit, audit_key, audit_tasks
 from repairgym.tasks.audit.differential import Survivor, make_tests
 from repairgym.tasks.audit.results import AuditFile, count_by, with_accuracy
-from repairgym.tasks.audit.strengthen import StrengthenBounds, strengthen_tasks, with_differential_tests
+from repairgym.tasks.audit.strengthen import (
+    StrengthenBounds,
+    certified,
+    strengthen_tasks,
+    with_differential_tests,
+    with_tests,
+)
 from repairgym.tasks.audit.suite import TreeSuite, by_tree, read_suite
 from repairgym.tasks.audit.variants import Variant, VariantBounds, right_variants, wrong_variants
 from repairgym.tasks.build.validation import gather_evidence, graded_files, run_fresh, task_layers, task_request
@@ -131,6 +137,18 @@ async def test_a_survivor_of_the_whole_suite_falls_to_a_differential_test(
     assert (await TaskTrial(tree, stronger).try_wrong(variant)).status == "refuted"
     evidence = await gather_evidence(stronger, seeded_layers, backend, 1)
     assert evidence.certificate(stronger.fail_to_pass, stronger.pass_to_pass).is_valid
+    # Of added tests that do not pass on gold nothing stays, their files neither.
+    lost = {
+        name: tuple(i for i in getattr(stronger, name) if tests.path not in i)
+        for name in ("fail_to_pass", "pass_to_pass")
+    }
+    wrong = with_tests(
+        stronger.model_copy(update=lost), (), (f"{tests.path}::test_missing", "tests/test_gone.py::test_a"), tree
+    )
+    kept, outcome = await certified(task, wrong, tree, 1)
+    assert outcome == "strengthened"
+    same = {"fail_to_pass", "pass_to_pass", "test_paths", "pinned_files", "base_tree", "base_files"}
+    assert kept.model_dump(include=same) == task.model_dump(include=same)
 
 
 @pytest.mark.asyncio

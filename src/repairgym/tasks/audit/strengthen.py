@@ -78,7 +78,7 @@ async def strengthen_tasks(
                 place for survivor in survivors if survivor.task.id == new.id for place in survivor.variant.places
             }
             new = await with_differential_tests(new, tests, places, tree)
-            kept, outcome = await _certified(old, new, tree, bounds.num_runs)
+            kept, outcome = await certified(old, new, tree, bounds.num_runs)
             result.funnel[outcome] += 1
             result.funnel["without_pass_to_pass"] += not kept.pass_to_pass
             return kept
@@ -200,7 +200,7 @@ def _with_lists(old: Task, new: Task, failing: tuple[str, ...], passing: tuple[s
     return new.model_copy(update=update)
 
 
-async def _certified(old: Task, new: Task, tree: TreeAudit, num_runs: int) -> tuple[Task, str]:
+async def certified(old: Task, new: Task, tree: TreeAudit, num_runs: int) -> tuple[Task, str]:
     """Return ``new`` with its certificate and without unstable tests; ``old`` when it does not certify."""
     if own_tests(old) == own_tests(new):
         return old, "unchanged"
@@ -211,8 +211,8 @@ async def _certified(old: Task, new: Task, tree: TreeAudit, num_runs: int) -> tu
     failing, passing, _ = evidence.split_tests(own_tests(new))
     if set(own_tests(old)) - {*failing, *passing}:
         return old, "not_certified"
-    certified = _with_lists(old, new, failing, passing, tree)
+    kept = _with_lists(old, new, failing, passing, tree)
     certificate = evidence.certificate(failing, passing)
     if not certificate.is_valid:
         return old, "not_certified"
-    return certified.model_copy(update={"certificate": certificate}), "strengthened"
+    return kept.model_copy(update={"certificate": certificate}), "strengthened"
