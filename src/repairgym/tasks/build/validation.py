@@ -75,7 +75,8 @@ class Evidence:
     def certificate(self, fail_to_pass: tuple[str, ...], pass_to_pass: tuple[str, ...]) -> Certificate:
         """Return the certificate of these tests.
 
-        An empty run *failed* when each of ``fail_to_pass`` failed; a gold run *passed* when every test passed.
+        An empty run *failed* when each of ``fail_to_pass`` failed; a gold run *passed* when every test passed, and no
+        record of it counts as forged, as in a grading.
         """
         wanted = fail_to_pass + pass_to_pass
         own = {test_id for run in self.empty for test_id in run.results}
@@ -83,7 +84,7 @@ class Evidence:
             num_empty_runs=len(self.empty),
             num_empty_failed=sum(_all_fail(run, fail_to_pass) and run.passes(pass_to_pass) for run in self.empty),
             num_gold_runs=len(self.gold),
-            num_gold_passed=sum(run.passes(wanted) for run in self.gold),
+            num_gold_passed=sum(run.passes(wanted) and not run.num_forged_records for run in self.gold),
             unstable_tests=tuple(sorted((unstable_ids(self.empty) | unstable_ids(self.gold)) & own)),
             empty_duration_s=_mean_duration_s(self.empty),
             # Shared runs also have the tests of other tasks: their duration does not count here.

@@ -51,7 +51,7 @@ for part in gc.get_objects():
 """
 INHERITING = """import unittest
 
-from tests import test_m
+from tests import base, test_m
 
 
 class TestInherited(test_m.TestM):
@@ -62,6 +62,22 @@ class TestInherited(test_m.TestM):
 class TestCalling(unittest.TestCase):
     def test_called(self):
         test_m.TestCalled("test_by_name").test_by_name()
+
+
+class TestOfBase(base.Base):
+    pass
+
+
+class TestLike(unittest.TestCase):
+    def test_of_base(self):
+        self.assertEqual(1, 1)
+"""
+BASE = """import unittest
+
+
+class Base(unittest.TestCase):
+    def test_of_base(self):
+        self.assertEqual(3, 3)
 """
 FIRST, LATE = (f"tests/test_m.py::TestM::test_{name}" for name in ("first", "late"))
 
@@ -102,9 +118,16 @@ async def test_a_body_is_in_no_file_and_in_no_function_before_its_test(run, runn
 @pytest.mark.parametrize("runner", ["pytest", "unittest"])
 async def test_bodies_are_inherited_and_called_across_files(run, runner):
     called = "\n\nclass TestCalled(unittest.TestCase):\n    def test_by_name(self):\n        self.assertEqual(2, 2)\n"
-    files = {"tests/test_m.py": TESTS + called, "tests/test_n.py": INHERITING, "tests/__init__.py": ""}
+    files = {
+        "tests/test_m.py": TESTS + called,
+        "tests/test_n.py": INHERITING,
+        "tests/base.py": BASE,
+        "tests/__init__.py": "",
+    }
     inherited = "tests/test_n.py::TestInherited::test_late"
     ids = (LATE, "tests/test_m.py::TestCalled::test_by_name", inherited, "tests/test_n.py::TestCalling::test_called")
+    # One from a file that is not sealed, whose name another class of its own file has, too.
+    ids += ("tests/test_n.py::TestOfBase::test_of_base", "tests/test_n.py::TestLike::test_of_base")
     got = await run(LOOKING, runner=TestRunner(type=runner), test_ids=ids, files=files)
     assert {name: result.outcome for name, result in got.results.items()} == dict.fromkeys(ids, TestOutcome.PASSED)
     assert got.num_forged_records == 0

@@ -63,6 +63,9 @@ class SourceFile:
             self.tree = ast.parse(source)
         self.functions: List[Tuple[str, Any]] = list(_definitions(self.tree.body)) if self.tree else []
         """Functions of the module and of its classes: ``Class::name``, node."""
+        self.names = {name for name, _ in self.functions}
+        self.bases = dict(_bases(self.tree.body)) if self.tree else {}
+        """Class of the module -> the last parts of the names of its bases."""
         self.num_named = Counter(re.findall(rb"\btest\w*", source))
         self.imported = {word.decode() for line in _IMPORTS.findall(source) for word in re.findall(rb"\w+", line)}
         """Words of the imports, among them the names of the modules."""
@@ -113,6 +116,12 @@ def _definitions(body: Sequence[ast.stmt], scope: str = "") -> Iterator[Tuple[st
         inner = scope + node.name + "::" if isinstance(node, ast.ClassDef) else scope
         for field in ("body", "orelse", "handlers", "finalbody"):
             yield from _definitions(getattr(node, field, ()), inner)
+
+
+def _bases(body: Sequence[ast.stmt]) -> Iterator[Tuple[str, List[str]]]:
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name, [_dotted(base).rpartition(".")[2] for base in node.bases]
 
 
 def _only(body: Sequence[ast.stmt], chosen: Set[int]) -> List[ast.stmt]:

@@ -44,6 +44,8 @@ _FIELDS = frozenset({
     "reached", "reached_for", "path",
 })  # fmt: skip
 """Fields of the records that runners write; the supervisor's own count of forged records is none."""
+_WITHOUT_TESTS = frozenset({"object", "TestCase", "IsolatedAsyncioTestCase"})
+"""Bases of test classes that define no test."""
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)
 # Bound now: code of the tree can replace the attributes of these modules later.
 _getpid, _read, _loads, _FunctionType = os.getpid, os.read, marshal.loads, FunctionType
@@ -295,15 +297,31 @@ class Supervisor:
 
     def _is_reached(self, test_id: str, number: Any) -> bool:
         """Return True when ``number`` shows that the body came to its end, or the body shows nothing."""
-        wanted = [item for path in self._places(test_id) for item in self._sealed[path].wanted.items()]
-        numbers = [told for key, told in wanted if key[1] == _function_name(test_id)]
+        path, _, name = test_id.partition("[")[0].partition("::")
+        home = self._home(path, name)
+        wanted = self._sealed[home].wanted if home in self._sealed else {}
+        numbers = [told for key, told in wanted.items() if key[1] == _function_name(test_id)]
         return not numbers or "" in numbers or number in numbers
+
+    def _home(self, path: str, name: str, num_bases: int = 8) -> Optional[str]:
+        """Return the file that defines a test, which its class may inherit; None when that cannot be told."""
+        file = self._files.get(path)
+        if file is None:
+            return None
+        if name in file.names:
+            return path
+        scope, _, function = name.rpartition("::")
+        bases = [base for base in file.bases.get(scope, ()) if base not in _WITHOUT_TESTS]
+        homes = [other for other, known in self._files.items() if bases and bases[0] in known.bases]
+        if len(homes) != 1 or not num_bases:
+            return None
+        return self._home(homes[0], f"{bases[0]}::{function}", num_bases - 1)
 
     def _places(self, test_id: str) -> List[str]:
         """Return the sealed files that may hold the body of a test: its own, or any that its class may inherit from."""
         path, _, name = test_id.partition("[")[0].partition("::")
         places = [path]
-        if path in self._files and all(name != defined for defined, _ in self._files[path].functions):
+        if path in self._files and name not in self._files[path].names:
             for place in places:  # grows: what is imported imports in turn
                 imported = self._files[place].imported
                 places += [other for other in self._files if other not in places and _module_name(other) in imported]
