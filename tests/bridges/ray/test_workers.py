@@ -211,8 +211,11 @@ def test_a_cluster_without_room_is_rejected(site: Any) -> None:
 
 def test_a_killed_node_costs_nothing(site: Any, whole: dict[str, tuple[object, ...]]) -> None:
     process = rollout(site, "broken", *on(site), "rollout.num_workers=2")
-    # Its worker has just been given a group: these episodes are in flight there.
-    wait_for(lambda: any((site.cache("two") / "trees").glob("[!.]*")) and num_stored(site, "broken") > 0, process)
+    # Its worker has just been given a group, and is halted, so that these episodes are in flight when the node goes.
+    wait_for(lambda: any((site.cache("two") / "trees").glob("[!.]*")), process)
+    for worker in workers_of(site.nodes[1]):
+        worker.suspend()
+    wait_for(lambda: num_stored(site, "broken") > 0, process)
     num_before = num_stored(site, "broken")
     assert num_before < len(whole)
     processes = below(site.nodes[1])
