@@ -39,7 +39,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 BY_HAND = {**QWEN_72B, "rope_scaling": YARN}
 """As the model's page tells users to do it: ``rope_scaling`` alone, with the positions of before."""
 K = 1024
-TOO_LONG, UNEVEN = "stretch it", "divided over|equal share|multiple of"
+TOO_LONG, UNEVEN = "lower the context", "divided over|equal share|multiple of"
 
 TABLE = [
     # The papers: stage 1 and 2 of paper B (16 nodes of 8), paper A (one node).
@@ -68,6 +68,7 @@ TABLE = [
     # Heads and GPUs.
     (QWEN3_4B, 1, Demand("vllm", 32 * K, 8, 1, 8), None),
     (QWEN_7B, 1, Demand("vllm", 32 * K, 8, 1, 8), UNEVEN),
+    (QWEN_7B, 1, Demand("vllm", 32 * K, 7, 1, 7), UNEVEN),
     (QWEN_7B, 1, Demand("vllm", 32 * K, 4, 1, 4), None),
     (QWEN3_32B, 1, Demand("learner", 32 * K, 16, 16), UNEVEN),
     (QWEN3_32B, 1, Demand("verl", 32 * K, 16, 16, 4), None),
@@ -93,6 +94,11 @@ def test_the_message_names_a_stretch_that_is_enough():
     with pytest.raises(ConfigError, match=r"--factor 3\.5") as error:
         check_demand(Positions.of(QWEN_72B, "m"), Demand("vllm", 100_000))
     assert "32,768 positions there (default, 32,768 originally)" in str(error.value)
+
+
+def test_a_model_that_cannot_be_stretched_gets_no_such_advice():
+    with pytest.raises(ConfigError, match="originally\\); lower the context"):
+        check_demand(Positions.of(LLAMA_70B, "m"), Demand("learner", 256 * K))
 
 
 def test_a_second_stretch_is_that_of_the_original():

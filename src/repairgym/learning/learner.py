@@ -6,6 +6,7 @@ micro-batches and their distribution over processes change results by float nois
 
 import ctypes
 import gc
+import math
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -156,7 +157,8 @@ class Learner:
         if longest > positions:
             raise ConfigError(
                 f"a sample has {longest} tokens, and the model has {positions} positions: stretch it (repairgym models "
-                "stretch MODEL OUT --factor 2), or limit episodes by rollout.pipeline.max_len_tokens"
+                f"stretch MODEL OUT --factor {math.ceil(longest / positions)} or more), or limit episodes by "
+                "rollout.pipeline.max_len_tokens"
             )
         batches = pack(samples, self.compute.micro_batch_tokens, is_sharing=scorer.is_sharing)
         return self.world.share(batches, [batch.num_tokens for batch in batches])

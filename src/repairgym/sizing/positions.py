@@ -30,6 +30,8 @@ _ADVICE = {
 _OWN_STRETCH = ("llama3", "longrope", "su")
 """Types whose positions in ``config.json`` include the stretch, for vLLM, too."""
 
+_STRETCHABLE = ("default", "yarn")
+
 
 @dataclass(frozen=True)
 class Positions:
@@ -107,20 +109,24 @@ def check_demand(positions: Positions, demand: Demand) -> str:
         f"GPUs or processes (context over {demand.context_parallel}, weights over {demand.tensor_parallel}{memory})"
     )
     if demand.context_tokens > longest:
-        factor = demand.context_tokens / positions.original
+        factor = least_factor(demand.context_tokens / positions.original)
+        is_stretchable = positions.rope_type in _STRETCHABLE
+        remedy = f"stretch it: repairgym models stretch MODEL OUT --factor {factor:g}, or " if is_stretchable else ""
         raise ConfigError(
             f"{told}: the model has {longest:,} positions there ({positions.rope_type}, {positions.original:,} "
-            f"originally); stretch it: repairgym models stretch MODEL OUT --factor {least_factor(factor):g}, or lower "
-            "the context (rollout.pipeline.max_len_tokens, context_tokens)"
+            f"originally); {remedy}lower the context (rollout.pipeline.max_len_tokens, context_tokens)"
         )
     for name, parts in (("context", demand.context_parallel), ("weights", demand.tensor_parallel)):
         if demand.num_gpus % parts:
             raise ConfigError(f"{told}: {parts} parts of the {name} need a multiple of {parts} GPUs or processes")
-    if positions.num_heads % demand.tensor_parallel:
+    split, kv_heads = demand.tensor_parallel, positions.num_kv_heads
+    # vLLM divides key-value heads evenly, or repeats each as often (its attention layers assert it).
+    if positions.num_heads % split or (kv_heads % split and split % kv_heads):
         raise ConfigError(
-            f"{told}: {positions.num_heads} attention heads cannot be divided over {demand.tensor_parallel} GPUs"
+            f"{told}: {positions.num_heads} attention heads and {kv_heads} key-value heads cannot be divided over "
+            f"{split} GPUs"
         )
-    parts, kv_heads = demand.context_parallel, positions.num_kv_heads
+    parts = demand.context_parallel
     # verl repeats key-value heads where there are more parts than heads; our learner does not.
     is_repeated = demand.engine == "verl" and parts % kv_heads == 0
     if positions.num_heads % parts or (kv_heads % parts and not is_repeated):
@@ -146,7 +152,7 @@ def stretched(config: dict[str, Any], factor: float, name: str, original: int | 
     start = original or now.original
     rope = _rope_of(config)
     theta = rope.get("rope_theta", config.get("rope_theta"))
-    if now.rope_type not in ("default", "yarn") or theta is None:
+    if now.rope_type not in _STRETCHABLE or theta is None:
         raise ConfigError(
             f"{name} has rotary positions of type {now.rope_type!r}, YaRN needs 'default' or 'yarn'; use it as it is "
             "(factor 1), or another model"
