@@ -36,8 +36,9 @@ def test_what_verl_cannot_do_is_an_error(tmp_path):
     assert "verl has no counterpart of: " in result.output
 
 
-def test_a_dry_run_shows_both_configurations():
-    result = cli(
+def test_a_dry_run_shows_both_configurations_and_checks_them():
+    machine = ROOT / "src/repairgym/data/presets/verl_cpu.toml"
+    command = [
         "train",
         "verl",
         "t",
@@ -45,12 +46,17 @@ def test_a_dry_run_shows_both_configurations():
         "m",
         "--dry-run",
         "--machine",
-        ROOT / "src/repairgym/data/presets/verl_cpu.toml",
+        machine,
         "seed=3",
-    )
+        "rl.algorithm.batch_size=130",
+    ]
+    result = cli(*command)
     assert result.exit_code == 0, result.output
     assert "seed = 3" in result.stdout
     assert 'engine = "embedded"' in result.stdout
+    result = cli(*command, "rl.source_shares={mutations=0.5,releases=0.5}")
+    assert result.exit_code == 2
+    assert "verl draws tasks uniformly" in result.output
 
 
 def test_missing_versions_are_refused_before_a_folder_is_made(tmp_path):

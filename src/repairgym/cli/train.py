@@ -300,14 +300,15 @@ def verl(
 
     if dry_run:
         typer.echo(plan.as_toml(), nl=False)
+    stages = stages_of(plan.config)
+    check_stages(stages, plan.machine)
+    if dry_run:
         folder = _local_model(start)
         for line in check_contexts(folder, plan.config, plan.machine, gpu_bytes()) if folder else ():
             typer.echo(f"# {line}")
         return
     from repairgym.bridges.versions import check_verl_versions
 
-    stages = stages_of(plan.config)
-    check_stages(stages, plan.machine)
     check_verl_versions(plan.machine)
     model = _check_paths(tasks, run, start)
     for line in check_contexts(model, plan.config, plan.machine, gpu_bytes()):
