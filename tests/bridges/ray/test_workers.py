@@ -220,10 +220,10 @@ def test_a_killed_node_costs_nothing(site: Any, whole: dict[str, tuple[object, .
     assert num_before < len(whole)
     processes = below(site.nodes[1])
     site.cluster.remove_node(site.nodes[1], allow_graceful=False)
-    out, _ = finish(process)
+    _, err = finish(process)
     assert have_ended(processes)
-    assert "cluster: 1 workers were lost and replaced" in out
-    num_retried = int(out.split("replaced, ")[1].split()[0])
+    assert "cluster: 1 workers were lost and replaced" in err
+    num_retried = int(err.split("replaced, ")[1].split()[0])
     assert num_retried > 0
     assert stored(site, "broken") == whole
     with RunStore.open(site.root / "broken" / "run.db", is_read_only=True) as store:
