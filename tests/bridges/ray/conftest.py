@@ -94,7 +94,7 @@ def ray_environ() -> Iterator[None]:
         "RAY_worker_register_timeout_seconds": "600",
         "RAY_gcs_server_request_timeout_seconds": "300",
         # The head starts a process for each remote client, and gives it 30 s by default.
-        "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "600",
+        "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "60",
     }
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)

@@ -10,7 +10,7 @@ import math
 import os
 import platform
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module, metadata
@@ -68,11 +68,13 @@ def connected(cluster: ClusterConfig, rollout: RolloutConfig) -> Iterator[Any]:
         yield ray
         return
     try:
-        ray.init(
-            address=cluster.address,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            **_local_options(cluster, rollout),
+        start_client(
+            lambda: ray.init(
+                address=cluster.address,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                **_local_options(cluster, rollout),
+            )
         )
     except ImportError as error:
         raise ConfigError(f"Ray's client cannot be imported ({error}); {install_hint('ray')}") from error
@@ -82,6 +84,20 @@ def connected(cluster: ClusterConfig, rollout: RolloutConfig) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def start_client(init: Callable[[], object]) -> None:
+    """Call ``init``, again where the head answers and its process for this client ended at its start.
+
+    Ray 2.60 forks that process from one with threads, which fails now and then.
+    """
+    for is_last in (False, False, True):
+        try:
+            init()
+            return
+        except ConnectionAbortedError:
+            if is_last:
+                raise
 
 
 def _no_connection(address: str, error: Exception) -> str:
