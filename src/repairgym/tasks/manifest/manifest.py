@@ -105,6 +105,8 @@ def content_digest(task: Task) -> str:
     """Digest of everything that an entry must bring back."""
     content = task.model_dump(mode="json", exclude={"certificate", "environment"})
     content["lock"] = task.environment.lock
+    if not task.runner.parser:  # entries are older than this field
+        del content["runner"]["parser"]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARS]
 
