@@ -27,13 +27,13 @@ class RepairGymError(Exception):
 
 
 class ConfigError(RepairGymError, ValueError):
-    """A configuration that cannot be used: unknown key, wrong type, option that the back end does not support."""
+    """Settings that cannot be used: unknown key, wrong type, or values that do not fit model, machine or tasks."""
 
     exit_code = 2
 
 
 class InputError(RepairGymError, ValueError):
-    """A path, model folder, task file or run folder named by the user that cannot be used."""
+    """A path named by the user that cannot be used, whatever the settings: model folder, task file, run folder."""
 
     exit_code = 3
 
@@ -89,7 +89,7 @@ class DiskFullError(RepairGymError, OSError):
 
 
 class TaskError(RepairGymError, RuntimeError):
-    """A task that is broken, does not build or whose certificate does not hold."""
+    """A task that is broken, does not build or whose certificate does not hold; episodes with nothing to learn."""
 
     exit_code = 7
 

@@ -49,3 +49,16 @@ def test_mistakes_are_told(run, capsys):
     assert cli(capsys, "show", run / "run.db")[0] == 3
     assert cli(capsys, "add", run / "fixes.db", run / "tasks", "--tasks", run / "tasks")[0] == 3
     assert not (run / "fixes.db").exists()
+
+
+def test_starts_take_the_shared_selection(run, capsys):
+    """Both are settings that do not fit the folder, as an unknown key is one that fits nothing: the same exit code."""
+    command = ("starts", run / "tasks", run / "starts.jsonl")
+    for override, message in (
+        ("select.sources=history", "no task is left by sources=history: the folder has 2"),
+        ("select.ids=absent", "1 of 1 ids are not in the task folder: absent"),
+        ("select.origins=history", "origins"),
+    ):
+        code, said = cli(capsys, *command, override)
+        assert (code, message in said) == (2, True), said
+    assert not (run / "starts.jsonl").exists()

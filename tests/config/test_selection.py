@@ -40,6 +40,11 @@ def test_a_partial_selection_keeps_the_defaults_of_its_place():
         ("rl.select.splits=test", "training sees the train split only"),
         ("rl.validation.splits=test", "nothing is tuned on the test split"),
         ("rl.select.since=May", "expected a date as in 2026-05-01"),
+        ("rl.select.since=2026-13-45", "got '2026-13-45', expected a date"),
+        ("rl.select.before=2026-02-29", "got '2026-02-29', expected a date"),
+        ("rl.select.since=2026-W18-5", "expected a date as in 2026-05-01"),
+        ("rl.select={since = '2026-06-01', before = '2026-05-01'}", "since=2026-06-01 is not before before=2026-05-01"),
+        ("rl.validation={since = '2026-06-01', before = '2026-06-01'}", "no day is between"),
         ("rl.select.sources=bugs", "sources"),
         ("rl.source_shares={mutations = 0.5, releases = 0.4}", "the shares add up to 0.9, expected 1"),
     ],
@@ -47,6 +52,10 @@ def test_a_partial_selection_keeps_the_defaults_of_its_place():
 def test_what_cannot_be_meant_is_rejected(override, message):
     with pytest.raises(ConfigError, match=message):
         load_config(RlCommandConfig, None, [override])
+
+
+def test_a_leap_day_is_a_date():
+    assert TaskSelection(since="2028-02-29").since == "2028-02-29"
 
 
 def test_an_evaluation_set_is_named_by_what_chooses_it():

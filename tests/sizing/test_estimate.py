@@ -22,7 +22,7 @@ def test_paper_a_fits_its_node_and_one_gpu_does_not_hold_it():
     results = planned()
     assert results.training.parts["weights and moments"] == 12 * results.shape.num_parameters / 8
     assert results.training.total_bytes < 0.9 * GPUS["h200"].memory_bytes
-    with pytest.raises(ConfigError, match=r"training needs \d+ GiB on each of 1 GPUs.*update='lora'"):
+    with pytest.raises(ConfigError, match=r"training on 131,072 tokens needs \d+ GiB on each of 1 GPUs, 118"):
         planned("machine.num_gpus=1")
 
 
@@ -30,6 +30,69 @@ def test_a_longer_context_is_split_over_more_gpus():
     short, long = (planned(f"context_tokens={length}", "machine.num_gpus=16") for length in (40_000, 262_144))
     assert (short.yarn_factor, long.yarn_factor) == (1.0, 8.0)
     assert short.training.context_parallel < long.training.context_parallel
+
+
+QWEN_7B = {
+    "max_position_embeddings": 32_768, "num_attention_heads": 28, "num_key_value_heads": 4, "num_hidden_layers": 28,
+    "hidden_size": 3584, "intermediate_size": 18_944, "vocab_size": 152_064,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reasons"),
+    [
+        # More parts of the context than heads allow would have fitted: memory is the reason, not the heads.
+        (
+            ["context_tokens=1048576", "machine.num_gpus=16"],
+            ["GiB on each of 16 GPUs", "over 8 of them", "activations of layers", "): lower context_tokens"],
+        ),
+        (
+            ["model=Qwen2.5-72B", "machine.num_gpus=8"],
+            ["GiB on each of 8 GPUs", "weights and moments", "train on 32 GPUs"],
+        ),
+        # 90 GPUs are over two parts only, 96 over eight.
+        (["model=Qwen2.5-72B", "machine.num_gpus=90"], ["over 2 of them", "train on 96 GPUs"]),
+        (["machine.num_gpus=4", "machine.gpu=a100"], ["over 4 of them", "lower context_tokens"]),
+        (
+            ["model=Qwen3-8B", "is_checkpointing=false"],
+            ["): set is_checkpointing=true, or lower"],
+        ),
+        # Positions rule out a context on any machine, and so do those of a type that cannot be stretched.
+        (["model=7b", "machine.num_gpus=1"], ["has 32,768 positions", "--factor 4"]),
+        (["model=Llama-3.1-70B", "context_tokens=262144"], ["has 131,072 positions there (llama3", "; lower the"]),
+        # Generation: one GPU of each node, and no more than the heads divide over.
+        (
+            ["model=Qwen2.5-72B", "update=lora", "machine.num_gpus=64", "machine.gpus_per_node=1"],
+            ["135 GiB of weights", "on each of 1 GPUs"],
+        ),
+    ],
+)
+def test_the_reason_that_is_named_rules_it_out(overrides, reasons, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(QWEN_7B))
+    with pytest.raises(ConfigError) as error:
+        planned(*(text.replace("model=7b", f"model={tmp_path}") for text in overrides))
+    for reason in reasons:
+        assert reason in str(error.value)
+    assert "equal share" not in str(error.value)
+    assert "divided over" not in str(error.value)
+
+
+def test_a_remedy_that_is_named_is_enough():
+    wanted = ["model=Qwen3-32B", "context_tokens=65536"]
+    with pytest.raises(ConfigError, match=r"train on 8 GPUs \(machine.num_gpus\), or set update='lora'"):
+        planned(*wanted, "machine.num_gpus=4")
+    for remedy in (["machine.num_gpus=8"], ["machine.num_gpus=4", "update=lora"]):
+        assert planned(*wanted, *remedy).training.total_bytes < 0.9 * GPUS["h200"].memory_bytes
+
+
+@pytest.mark.parametrize("num_gpus", [4, 8, 12, 28])
+def test_splits_divide_gpus_and_heads(num_gpus, tmp_path):
+    """28 heads and 4 of keys and values: 4 parts at most, whatever the number of GPUs."""
+    (tmp_path / "config.json").write_text(json.dumps(QWEN_7B))
+    results = planned(f"model={tmp_path}", "context_tokens=32768", f"machine.num_gpus={num_gpus}", "update=lora")
+    assert (results.training.context_parallel, results.generation.tensor_parallel) in {(1, 1), (2, 1), (4, 1)}
+    for line, engine in zip(results.preflight, ("learner", "vllm"), strict=True):
+        assert f"{tmp_path}: a context of 32,768 tokens for {engine} on {num_gpus} GPUs" in line
 
 
 def test_adapters_need_less():

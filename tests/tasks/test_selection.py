@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from repairgym.config.selection import TaskSelection
-from repairgym.errors import InputError, TaskError
+from repairgym.errors import ConfigError, InputError
 from repairgym.records import Task
 from repairgym.tasks.selection import read_ids, select_tasks
 
@@ -59,13 +59,13 @@ def test_counts_after_each_part_are_told(tasks):
 
 
 def test_an_empty_selection_names_the_part_that_emptied_it(tasks):
-    with pytest.raises(TaskError) as caught:
+    with pytest.raises(ConfigError) as caught:
         select_tasks(tasks, TaskSelection(splits=("train",), sources=("breakages",), since="2026-05-01"))
     assert str(caught.value) == (
         "no task is left by sources=breakages: the folder has 5, 3 with splits=train, 0 with sources=breakages; "
         "before it there were: mutations 1, releases 1, history 1"
     )
-    with pytest.raises(TaskError, match="before it there were: no value 1"):
+    with pytest.raises(ConfigError, match="before it there were: no value 1"):
         select_tasks(tasks, TaskSelection(ids=("a",), since="2026-05-01"))
 
 
@@ -74,7 +74,7 @@ def test_ids_come_from_files_and_must_be_known(tasks, tmp_path):
     file.write_text("# appendix B\nb\n\ne # the last\n", encoding="utf-8")
     selected = select_tasks(tasks, TaskSelection(id_files=(str(file),), ids=("a",), splits=("train",)))
     assert sorted(task.id for task in selected.tasks) == ["a", "b"]
-    with pytest.raises(InputError, match="2 of 3 ids are not in the task folder: x, y"):
+    with pytest.raises(ConfigError, match="2 of 3 ids are not in the task folder: x, y"):
         select_tasks(tasks, TaskSelection(ids=("a", "x", "y")))
     file.write_text("# nothing\n", encoding="utf-8")
     with pytest.raises(InputError, match="holds no task id"):

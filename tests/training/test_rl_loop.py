@@ -16,7 +16,7 @@ from repairgym.config.algorithms import (
 from repairgym.config.learning import AlgorithmConfig, OptimizerConfig, SftConfig
 from repairgym.config.recipes import CollectConfig, RlConfig
 from repairgym.config.selection import TaskSelection, TrainingSelection, ValidationSelection
-from repairgym.errors import SandboxError, TaskError
+from repairgym.errors import ConfigError, SandboxError, TaskError
 from repairgym.inference.loading import load_model
 from repairgym.records import VerdictKind
 from repairgym.rollout.jobs import PolicyRef
@@ -182,7 +182,7 @@ def test_many_invalid_episodes_in_a_row_stop_the_run_and_none_of_them_is_stored(
 def test_an_empty_task_set_is_an_error_before_a_model_is_loaded(tmp_path, open_run):
     run = open_run(tmp_path)
     run.tasks = {name: task for name, task in run.tasks.items() if task.split != "train"}
-    with pytest.raises(TaskError, match=r"no task is left by splits=train: the folder has 2, 0 with splits=train"):
+    with pytest.raises(ConfigError, match=r"no task is left by splits=train: the folder has 2, 0 with splits=train"):
         RLLoop(run, RL, "no-such-checkpoint")
 
 
@@ -267,7 +267,7 @@ def test_shares_of_sources_decide_what_is_sampled(tmp_path, open_run):
         assert len(sampled) == 2
         assert "train-0" in sampled, "half of each iteration, although it is one task of four"
     lacking = RL.model_copy(update={"source_shares": {"history": 0.5, "mutations": 0.5}})
-    with pytest.raises(TaskError, match=r"no training task of history, which rl\.source_shares gives a share"):
+    with pytest.raises(ConfigError, match=r"no training task of history, which rl\.source_shares gives a share"):
         GroupSampler(run, lacking, "rl", lambda: run.policy("base"))
 
 
@@ -288,7 +288,7 @@ def test_validation_that_is_asked_for_must_exist_and_the_default_may_be_absent(t
     lines: list[str] = []
     run.progress = lambda phase, done, total, detail: lines.append(f"{phase}: {detail}")
     asked = RL.model_copy(update={"validation": ValidationSelection(sources=("releases",))})
-    with pytest.raises(TaskError, match=r"sources=releases: .*before it there were: mutations 1"):
+    with pytest.raises(ConfigError, match=r"sources=releases: .*before it there were: mutations 1"):
         validation_tasks(run, asked)
     assert [task.id for task in validation_tasks(run, RL)] == ["validation-0"]
     del run.tasks["validation-0"]

@@ -115,7 +115,7 @@ def starts(
 
     Example: repairgym knowledge starts tasks starts.jsonl --knowledge fixes.db
 
-    Example: repairgym knowledge starts tasks starts.jsonl --samples samples
+    Example: repairgym knowledge starts tasks starts.jsonl --samples samples select.sources=breakages
     """
     from repairgym.agent.pipelines.paper_a import save_starts
     from repairgym.agent.tools.knowledge import SAMPLE_LABEL
@@ -142,15 +142,17 @@ async def _find_starts(
     from repairgym.studies.knowledge import find_starts
     from repairgym.tasks.build.validation import task_layers
     from repairgym.tasks.layers.store import LayerStore
+    from repairgym.tasks.selection import select_tasks
 
-    known = tuple(load_tasks(tasks).values())
+    selected = select_tasks(load_tasks(tasks).values(), config.select)
+    typer.echo(selected.summary, err=True)
     knowledge = KnowledgeBase.open(path) if path else None
     layers = LayerStore(config=config.layers)
     backend = create_backend(config.sandbox)
     try:
         with ProgressDisplay() as progress:
             return await find_starts(
-                known, config, lambda task: task_layers(task, layers), backend, knowledge, progress, is_split=is_split
+                selected.tasks, config, lambda task: task_layers(task, layers), backend, knowledge, progress, is_split=is_split
             )
     finally:
         await backend.close()

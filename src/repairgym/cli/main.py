@@ -37,7 +37,9 @@ EXIT_CODES = (
     ExitCode(0, "done", "done", "-"),
     ExitCode(1, "error", "something a person can act on went wrong", "the message says what to do"),
     ExitCode(
-        2, "usage or configuration", "wrong usage: unknown option, unknown configuration key, value of the wrong type",
+        2, "usage or configuration",
+        "wrong usage or settings: unknown option or key, value of the wrong type, or values that do not fit the model, "
+        "the machine or the tasks (a context beyond the positions, an unknown task id, a selection that is empty)",
         "`--help`, `--dry-run`",
     ),
     ExitCode(
@@ -53,7 +55,10 @@ EXIT_CODES = (
         6, "disk full", "the disk is full; what was written is intact",
         "free space, then the same command (`repairgym demo` with `--resume`)",
     ),
-    ExitCode(7, "broken task", "a task is broken, uncertified or does not build", "`repairgym tasks verify`"),
+    ExitCode(
+        7, "broken task", "a task is broken, uncertified or does not build, or no episode is left to learn from",
+        "`repairgym tasks verify`, or the message",
+    ),
     ExitCode(
         8, "model server", "a model server gave no usable reply, or rejected the request",
         "the message says which; `docs/howto/model.md`",

@@ -52,10 +52,13 @@ def plan(
     if check:
         _check(check)
         return
-    sections = _figures(resolved, estimate(resolved))
+    planned = estimate(resolved)
+    sections = _figures(resolved, planned)
     if as_json:
         print_json(sections)
         return
+    for line in planned.preflight:
+        typer.echo(line)
     for title, figures in sections.items():
         typer.echo(title)
         for name, value in figures.items():

@@ -57,6 +57,7 @@ class GradeCommandConfig(Record):
 class StartsConfig(Record):
     """`repairgym knowledge starts`."""
 
+    select: TaskSelection = TaskSelection()
     num_fixes: PositiveInt = 4
     """Candidate fixes of each task: the first one and one per retry (paper A, full pipeline: 3 retries)."""
     num_concurrent: PositiveInt = 2

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -15,7 +16,12 @@ _ALL = "all"
 
 
 def _check_date(value: str) -> str:
-    if value and not _DATE.fullmatch(value):
+    """Check that ``value`` is a day of the calendar; `date.fromisoformat` alone takes week dates, too."""
+    try:
+        is_day = not value or bool(_DATE.fullmatch(value) and date.fromisoformat(value))
+    except ValueError:
+        is_day = False
+    if not is_day:
         raise ValueError(f"got {value!r}, expected a date as in 2026-05-01")
     return value
 
@@ -40,6 +46,12 @@ class TaskSelection(Record):
     """Files with a task id per line, ``#`` begins a comment. Their names name the set of an evaluation."""
     num_tasks: NonNegativeInt = 0
     """Most tasks, drawn over all packages by the digest of their ids; 0: all."""
+
+    @model_validator(mode="after")
+    def _days_are_in_order(self) -> Self:
+        if self.since and self.before and self.since >= self.before:
+            raise ValueError(f"since={self.since} is not before before={self.before}, so no day is between; swap them")
+        return self
 
     @property
     def set_name(self) -> str:

@@ -24,7 +24,8 @@ def dapo_two_stage(open_run: OpenRun, config: TwoStageConfig) -> None:
     """From checkpoint ``start`` to ``stage-1`` and ``stage-2``; a killed run resumes.
 
     Raises:
-        TaskError: no training task, or none is left for the second stage.
+        ConfigError: no training task.
+        TaskError: none is left for the second stage.
     """
     with open_run(config.stage_1.rollout) as run:
         start = extend(run, START, config.stage_1.yarn_factor)

@@ -21,7 +21,8 @@ def distill_then_grpo(open_run: OpenRun, config: DistillThenGrpoConfig, teacher:
     """From checkpoint ``start`` to ``sft`` and ``grpo``; a killed run resumes.
 
     Raises:
-        TaskError: no training task, or the teacher solved none.
+        ConfigError: no training task.
+        TaskError: the teacher solved none.
     """
     with open_run(config.collect_rollout or config.rollout) as run:
         if not run.checkpoint(STUDENT).exists():

@@ -24,7 +24,8 @@ def rft(run: Run, config: RftCommandConfig, policy: PolicyRef | None = None) -> 
     ``policy`` is the start model behind a server; None: it runs in the workers.
 
     Raises:
-        TaskError: no training task, or nothing passed.
+        ConfigError: no training task.
+        TaskError: nothing passed.
     """
     start, target = run.checkpoint(START), run.checkpoint(STAGE)
     with run.store.phase(config.phase):

@@ -2,18 +2,28 @@
 
 All counts follow from the model's shape alone, for dense decoders with grouped-query attention and a gated MLP (Qwen,
 Llama and similar); time follows from them, the hardware's peak and the configured efficiencies. Rollouts are simulated
-(`simulation`). The smallest split (a power of two) of a context, or of weights during generation, that fits is chosen.
+(`simulation`). The smallest split of a context, or of weights during generation, that fits and that
+the heads allow is chosen.
 
 Training is that of `learning/`, sharded over all training GPUs (`step_memory`).
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from repairgym.config.cluster import PlanCommandConfig
 from repairgym.errors import ConfigError
-from repairgym.sizing.positions import Demand, Positions, check_demand, least_factor, read_positions
+from repairgym.sizing.positions import (
+    Demand,
+    Positions,
+    are_weights_divisible,
+    check_demand,
+    is_context_divisible,
+    least_factor,
+    read_positions,
+)
 from repairgym.sizing.sampling_memory import vllm_bytes
 from repairgym.sizing.shapes import ModelShape, read_shape
 from repairgym.sizing.simulation import Rollouts, Simulation, Site, draw_episodes
@@ -24,10 +34,16 @@ _FORWARDS = 3.0
 """Cost of an update in forward passes: one, and two for the backward pass; activation checkpointing repeats one."""
 _TRANSFER_BYTES = 25e9
 """New weights per second into each replica: one 200 Gbit/s link."""
+_MAX_DOUBLINGS = 12
+"""Of the number of GPUs, where a larger one that is enough is looked for."""
 _WORKSPACE_BYTES = 3 * GIB
 """CUDA context, communication buffers, fragmentation."""
-_POSITIONS = {"Qwen3": (40_960, 32_768), "Qwen2.5": (32_768, 32_768), "Llama-3.1": (131_072, 131_072)}
-"""Family -> positions of ``config.json``, and those that YaRN counts from."""
+_POSITIONS = {
+    "Qwen3": (40_960, 32_768, "default"),
+    "Qwen2.5": (32_768, 32_768, "default"),
+    "Llama-3.1": (131_072, 8192, "llama3"),
+}
+"""Family -> positions of ``config.json``, those that YaRN counts from, and the type of rotary positions."""
 
 
 @dataclass(frozen=True)
@@ -78,39 +94,71 @@ class GenerationMemory:
 def training_memory(shape: ModelShape, gpu: Gpu, config: PlanCommandConfig, num_gpus: int) -> TrainingMemory:
     """Find the smallest split of the context that fits ``num_gpus`` GPUs; a `ConfigError` says what would fit."""
     room = gpu.memory_bytes * config.efficiency.memory
-    for parallel in (number for number in _powers(num_gpus) if num_gpus % number == 0):
+    memory = _training_split(shape, room, config, num_gpus)
+    if memory.total_bytes <= room:
+        return memory
+    largest = max(memory.parts, key=memory.parts.__getitem__)
+    raise ConfigError(
+        f"{config.model}: training on {config.context_tokens:,} tokens needs {memory.total_bytes / GIB:.0f} GiB on each "
+        f"of {num_gpus} GPUs, {room / GIB:.0f} are usable; the context is over {memory.context_parallel} of them, as "
+        f"far as GPUs and heads divide, and the largest part is {largest} ({memory.parts[largest] / GIB:.0f} GiB): "
+        f"{_remedy(shape, room, config, num_gpus)}lower context_tokens, or take GPUs with more memory"
+    )
+
+
+def _remedy(shape: ModelShape, room: float, config: PlanCommandConfig, num_gpus: int) -> str:
+    """Return what else would be enough, each followed by "or"; empty where nothing is."""
+
+    def fits(num: int, **changes: object) -> bool:
+        return _training_split(shape, room, config.model_copy(update=changes), num).total_bytes <= room
+
+    whole = -(-num_gpus // shape.num_kv_heads) * shape.num_kv_heads
+    enough = next((whole << doublings for doublings in range(_MAX_DOUBLINGS) if fits(whole << doublings)), 0)
+    remedies = {
+        f"train on {enough} GPUs (machine.num_gpus)": enough > 0,
+        "set update='lora'": config.update == "full" and fits(num_gpus, update="lora"),
+        "set is_checkpointing=true": not config.is_checkpointing and fits(num_gpus, is_checkpointing=True),
+    }
+    return "".join(f"{remedy}, or " for remedy, is_enough in remedies.items() if is_enough)
+
+
+def _training_split(shape: ModelShape, room: float, config: PlanCommandConfig, num_gpus: int) -> TrainingMemory:
+    """Return what training holds with the smallest split of the context that fits; with the largest where none does."""
+    heads = shape.num_heads, shape.num_kv_heads
+    rank = config.lora_rank if config.update == "lora" else 0
+    for parallel in (parts for parts in _divisors(num_gpus) if is_context_divisible(*heads, parts)):
         num_tokens = config.context_tokens / parallel
-        rank = config.lora_rank if config.update == "lora" else 0
         num_logit_tokens = min(config.head_chunk_tokens, num_tokens)
         share = Share(num_gpus, num_tokens, num_logit_tokens, rank, is_checkpointing=config.is_checkpointing)
         memory = TrainingMemory(step_parts(shape, share) | {"workspace": float(_WORKSPACE_BYTES)}, parallel)
         if memory.total_bytes <= room:
-            return memory
-    raise ConfigError(
-        f"training needs {memory.total_bytes / GIB:.0f} GiB on each of {num_gpus} GPUs; {room / GIB:.0f} are usable: "
-        "raise machine.num_gpus, lower context_tokens, or set update='lora'"
-        f"{'' if config.is_checkpointing else ' or is_checkpointing=true'}"
-    )
+            break
+    return memory
 
 
 def generation_memory(shape: ModelShape, gpu: Gpu, config: PlanCommandConfig, num_gpus: int) -> GenerationMemory:
     """Find the smallest split of the weights that leaves room for one whole context; `ConfigError` if there is none."""
     room = gpu.memory_bytes * config.efficiency.memory - _WORKSPACE_BYTES
-    for parallel in _powers(min(num_gpus, config.machine.gpus_per_node)):
+    # A replica is on GPUs of one node.
+    of_node = math.gcd(num_gpus, config.machine.gpus_per_node)
+    splits = [parts for parts in _divisors(of_node) if are_weights_divisible(shape.num_heads, shape.num_kv_heads, parts)]
+    for parallel in splits:
         weight_bytes = 2.0 * shape.num_parameters / parallel
         num_parts = min(parallel, shape.num_kv_heads)
         num_tokens = int(max(0.0, room - weight_bytes) * num_parts / shape.kv_bytes_per_token)
         if num_tokens >= config.context_tokens:
             return GenerationMemory(parallel, weight_bytes, num_tokens)
+    context_bytes = config.context_tokens * shape.kv_bytes_per_token / num_parts
     raise ConfigError(
-        f"no context of {config.context_tokens} tokens fits next to the weights on {parallel} GPUs of one node: "
-        "lower context_tokens or take GPUs with more memory"
+        f"{config.model}: generation needs {weight_bytes / GIB:.0f} GiB of weights and {context_bytes / GIB:.0f} GiB for "
+        f"one context of {config.context_tokens:,} tokens on each of {parallel} GPUs, {room / GIB:.0f} are usable; the "
+        f"weights are over {parallel} GPUs, as far as the {of_node} of a node and the heads divide: lower "
+        "context_tokens, or take GPUs with more memory or, where heads allow it, nodes with more GPUs"
     )
 
 
-def _powers(limit: int) -> Iterator[int]:
-    """Powers of two up to ``limit``."""
-    return (1 << exponent for exponent in range(limit.bit_length()))
+def _divisors(number: int) -> Iterator[int]:
+    return (part for part in range(1, number + 1) if number % part == 0)
 
 
 @dataclass(frozen=True)
@@ -133,6 +181,8 @@ class Estimate:
     update_s: float
     transfer_s: float
     num_episodes: int
+    preflight: tuple[str, ...]
+    """Lines on model, context, positions, GPUs and memory, of training and of generation."""
 
     @property
     def iteration_s(self) -> float:
@@ -149,13 +199,18 @@ def estimate(config: PlanCommandConfig) -> Estimate:
         num_generating = max(1, round(machine.num_gpus * machine.rollout_share))
         num_training = max(1, machine.num_gpus - num_generating)
     length = episode_tokens(config)
+    context = config.context_tokens
+    # Positions and attention rule out a context whatever the machines are.
+    check_demand(positions, Demand("learner", context, num_training))
+    check_demand(positions, Demand("vllm", context, num_generating))
     training = training_memory(shape, gpu, config, num_training)
     generation = generation_memory(shape, gpu, config, num_generating)
-    context = config.context_tokens
     parallel, step_bytes = training.context_parallel, training.total_bytes
-    check_demand(positions, Demand("learner", context, num_training, context_parallel=parallel, step_bytes=step_bytes))
     sampler_bytes = vllm_bytes(shape, context, generation.tensor_parallel)
-    check_demand(positions, Demand("vllm", context, num_generating, 1, generation.tensor_parallel, sampler_bytes))
+    demands = (
+        Demand("learner", context, num_training, context_parallel=parallel, step_bytes=step_bytes),
+        Demand("vllm", context, num_generating, 1, generation.tensor_parallel, sampler_bytes),
+    )
     num_replicas = num_generating // generation.tensor_parallel
     max_sequences = max(1, int(generation.num_kv_tokens / length))
     num_episodes = config.num_groups * config.group_size
@@ -180,6 +235,7 @@ def estimate(config: PlanCommandConfig) -> Estimate:
         update_s=flops / (num_training * gpu.bf16_flops * config.efficiency.update_mfu),
         transfer_s=2.0 * shape.num_parameters / _TRANSFER_BYTES,
         num_episodes=num_episodes,
+        preflight=tuple(check_demand(positions, demand) for demand in demands),
     )
 
 
@@ -188,10 +244,11 @@ def _stretched_positions(config: PlanCommandConfig, shape: ModelShape) -> tuple[
     family = config.model.rpartition("/")[2].rpartition("-")[0]
     if family not in _POSITIONS or Path(config.model).exists():
         return read_positions(Path(config.model)), 1.0
-    longest, original = _POSITIONS[family]
-    factor = least_factor(config.context_tokens / original) if config.context_tokens > longest else 1.0
-    longest = max(longest, round(original * factor))
-    rope_type = "yarn" if factor > 1.0 else "default"
+    longest, original, rope_type = _POSITIONS[family]
+    factor = 1.0
+    if config.context_tokens > longest and rope_type == "default":
+        rope_type, factor = "yarn", least_factor(config.context_tokens / original)
+        longest = round(original * factor)
     return Positions(config.model, longest, original, rope_type, factor, shape.num_heads, shape.num_kv_heads), factor
 
 

@@ -119,25 +119,38 @@ def check_demand(positions: Positions, demand: Demand) -> str:
     for name, parts in (("context", demand.context_parallel), ("weights", demand.tensor_parallel)):
         if demand.num_gpus % parts:
             raise ConfigError(f"{told}: {parts} parts of the {name} need a multiple of {parts} GPUs or processes")
-    split, kv_heads = demand.tensor_parallel, positions.num_kv_heads
-    # vLLM divides key-value heads evenly, or repeats each as often (its attention layers assert it).
-    if positions.num_heads % split or (kv_heads % split and split % kv_heads):
+    heads = positions.num_heads, positions.num_kv_heads
+    if not are_weights_divisible(*heads, demand.tensor_parallel):
         raise ConfigError(
-            f"{told}: {positions.num_heads} attention heads and {kv_heads} key-value heads cannot be divided over "
-            f"{split} GPUs"
+            f"{told}: {heads[0]} attention heads and {heads[1]} key-value heads cannot be divided over "
+            f"{demand.tensor_parallel} GPUs"
         )
-    parts = demand.context_parallel
-    # verl repeats key-value heads where there are more parts than heads; our learner does not.
-    is_repeated = demand.engine == "verl" and parts % kv_heads == 0
-    if positions.num_heads % parts or (kv_heads % parts and not is_repeated):
+    if not is_context_divisible(*heads, demand.context_parallel, demand.engine):
         raise ConfigError(
-            f"{told}: each part of the context takes an equal share of {positions.num_heads} attention heads and "
-            f"{kv_heads} key-value heads"
+            f"{told}: each part of the context takes an equal share of {heads[0]} attention heads and {heads[1]} "
+            "key-value heads"
         )
     if demand.step_bytes and demand.room_bytes is not None and demand.step_bytes > demand.room_bytes:
         room = max(0.0, demand.room_bytes) / _GIB
         raise ConfigError(f"{told}: a GPU has {room:.3g} GiB for it; {_ADVICE[demand.engine]}")
     return f"{told}: {longest:,} positions ({positions.rope_type}, {positions.original:,} originally)"
+
+
+def are_weights_divisible(num_heads: int, num_kv_heads: int, parts: int) -> bool:
+    """Return True where vLLM can split the weights over ``parts`` GPUs.
+
+    It divides key-value heads evenly, or repeats each as often (its attention layers assert it).
+    """
+    return num_heads % parts == 0 and (num_kv_heads % parts == 0 or parts % num_kv_heads == 0)
+
+
+def is_context_divisible(num_heads: int, num_kv_heads: int, parts: int, engine: Engine = "learner") -> bool:
+    """Return True where each of ``parts`` processes can take an equal share of the heads (Ulysses).
+
+    verl repeats key-value heads where there are more parts than heads; our learner does not.
+    """
+    is_repeated = engine == "verl" and parts % num_kv_heads == 0
+    return num_heads % parts == 0 and (num_kv_heads % parts == 0 or is_repeated)
 
 
 def stretched(config: dict[str, Any], factor: float, name: str, original: int | None = None) -> dict[str, Any]:

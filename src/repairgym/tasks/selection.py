@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from repairgym.config.selection import TaskSelection
-from repairgym.errors import InputError, TaskError
+from repairgym.errors import ConfigError, InputError
 from repairgym.records import Task
 
 _MAX_VALUES = 8
@@ -47,17 +47,17 @@ def select_tasks(tasks: Collection[Task], selection: TaskSelection) -> Selected:
     """Return the tasks of ``selection``.
 
     Raises:
-        InputError: an id file cannot be read, or ``tasks`` lack an id.
-        TaskError: no task is left.
+        InputError: an id file cannot be read.
+        ConfigError: ``tasks`` lack an id, or no task is left.
     """
     chosen, left = list(tasks), []
     for part in _parts(selection, tasks):
         before, chosen = chosen, [task for task in chosen if part.allows(part.value(task))]
         left.append((part.text, len(chosen)))
         if not chosen:
-            raise TaskError(_describe_empty(len(tasks), left, part, before))
+            raise ConfigError(_describe_empty(len(tasks), left, part, before))
     if not chosen:
-        raise TaskError("there is no task to select from; see: repairgym tasks show")
+        raise ConfigError("there is no task to select from; see: repairgym tasks show")
     chosen.sort(key=lambda task: hashlib.sha256(task.id.encode()).digest())
     if selection.num_tasks:
         chosen = chosen[: selection.num_tasks]
@@ -111,7 +111,7 @@ def read_ids(file: Path) -> list[str]:
 def _require_known(ids: Collection[str], tasks: Collection[Task]) -> None:
     unknown = sorted(set(ids) - {task.id for task in tasks})
     if unknown:
-        raise InputError(
+        raise ConfigError(
             f"{len(unknown)} of {len(ids)} ids are not in the task folder: {', '.join(unknown[:_MAX_IDS])}; "
             "see: repairgym tasks show"
         )

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 
 from repairgym.config.recipes import RlConfig
-from repairgym.errors import SandboxError, TaskError
+from repairgym.errors import ConfigError, SandboxError
 from repairgym.learning.curriculum import interleave, task_order
 from repairgym.learning.rewards import Rewards, make_shaping
 from repairgym.records import Trajectory
@@ -43,7 +43,7 @@ class GroupSampler:
         """Prepare; ``newest`` returns the weights to sample from, and is called before each refill.
 
         Raises:
-            TaskError: there are no training tasks, or none of a source that has a share.
+            ConfigError: there are no training tasks, or none of a source that has a share.
         """
         self._run = run
         self._config = config
@@ -133,7 +133,7 @@ def _by_source(run: Run, config: RlConfig, phase: str, task_ids: Collection[str]
             by_source[source].append(task.id)
     if empty := [source for source, known in by_source.items() if not known]:
         of_what = f"of {', '.join(empty)}, which rl.source_shares gives a share" if shares else "among the chosen ids"
-        raise TaskError(f"{phase}: there is no training task {of_what}")
+        raise ConfigError(f"{phase}: there is no training task {of_what}")
     return by_source
 
 

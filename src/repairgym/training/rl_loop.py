@@ -215,7 +215,7 @@ def validation_tasks(run: Run, config: RlConfig) -> list[Task]:
     """Return the validation tasks; none where nothing is validated, or where the run has none and none is asked for.
 
     Raises:
-        TaskError: the run lacks the tasks that ``config.validation`` asks for.
+        ConfigError: the run lacks the tasks that ``config.validation`` asks for.
     """
     has_any = any(task.split == "validation" for task in run.tasks.values())
     if config.validation_every and (has_any or config.validation.is_narrowed):

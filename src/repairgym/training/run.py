@@ -47,8 +47,8 @@ class Run:
         """Tasks that ``selection`` names, in a fixed order that mixes the packages; ``purpose`` is reported with them.
 
         Raises:
-            TaskError: there is none.
-            InputError: the run lacks an id that ``selection`` names.
+            ConfigError: there is none, or the run lacks an id that ``selection`` names.
+            InputError: an id file cannot be read.
         """
         selected = select_tasks(self.tasks.values(), selection)
         if purpose:

@@ -44,6 +44,7 @@ def collect_successes(run: Run, policy: PolicyRef, config: CollectConfig, phase:
 
     Raises:
         TaskError: nothing passed.
+        ConfigError: no training task is selected.
     """
     tasks = run.select(config.select, phase)
     jobs = make_groups(phase, 0, [task.id for task in tasks], config.num_samples, run.seed)

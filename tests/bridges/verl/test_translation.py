@@ -1,12 +1,13 @@
 """Our configuration as verl's: the papers' numbers arrive, values without a counterpart are rejected by name."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from repairgym.bridges.verl.setting_table import WEIGHTED_GROUP, FlatConfig
-from repairgym.bridges.verl.translation import Setting, translate
+from repairgym.bridges.verl.translation import _CHECKS, _NEUTRAL, Setting, translate
 from repairgym.config.cluster import VerlConfig
 from repairgym.config.loading import load_config
 from repairgym.config.recipes import DistillThenGrpoConfig, RlCommandConfig, RlConfig, TwoStageConfig
@@ -236,3 +237,13 @@ def test_a_flat_config_lists_the_values_that_nobody_has_taken():
     assert "verl.engine" in config.left
     config.take("verl", keep="verl.engine")
     assert config.left == {"verl.engine"}
+
+
+def test_the_page_names_every_key_that_is_rejected():
+    """A key is named by its last part; those of the embedded engine by their section."""
+    page = (Path(__file__).parents[3] / "docs/howto/verl.md").read_text(encoding="utf-8")
+    table = page.partition("Rejected are:")[2].partition("Small differences")[0]
+    keys = {*_NEUTRAL, *(name for name, _ in _CHECKS)}
+    names = {key: "engine" if key.startswith("rollout.engine.") else key.split(".")[-1] for key in keys}
+    names |= {key: key.removesuffix(".type").split(".")[-1] for key in keys if key.endswith(".type")}
+    assert [key for key, name in names.items() if not re.search(rf"[`.]{name}\b", table)] == []

@@ -106,7 +106,7 @@ class Episodes:
     def dataset_rows(self, selection: TaskSelection | None = None) -> list[dict[str, str]]:
         """Make rows for `datasets.Dataset.from_list`: the prompt of a row is the id of a task.
 
-        ``selection`` (None: the train split) names the tasks; `TaskError` where none is left.
+        ``selection`` (None: the train split) names the tasks; `ConfigError` where none is left.
         """
         selected = select_tasks(self._tasks.values(), selection or DataSetSelection())
         return [{"prompt": task.id} for task in selected.tasks]

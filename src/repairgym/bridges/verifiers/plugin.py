@@ -84,7 +84,7 @@ class RepairTaskset(vf.Taskset[RepairTask, RepairTasksetConfig]):
     """The chosen tasks, in an order that mixes the packages."""
 
     def load(self) -> Iterator[RepairTask]:
-        """Yield one `RepairTask` per task; `InputError` or `TaskError` where there is none."""
+        """Yield one `RepairTask` per task; `InputError` or `ConfigError` where there is none."""
         folder = self.config.tasks.absolute()
         for task in select_tasks(TaskStore(folder).load(), self.config.select).tasks:
             yield RepairTask(RepairData(id=task.id, prompt=task.issue, tasks=folder), self.config.task)

@@ -26,7 +26,7 @@ from repairgym.bridges.verl.translation import translate
 from repairgym.config.cluster import VerlConfig, VerlRecipe
 from repairgym.config.recipes import DistillThenGrpoConfig, RlCommandConfig, TwoStageConfig
 from repairgym.config.rollout import AlarmConfig
-from repairgym.errors import ConfigError, TaskError, install_hint
+from repairgym.errors import ConfigError, install_hint
 from repairgym.inference.loading import copy_folder
 from repairgym.learning.rewards import make_shaping
 from repairgym.recipes.dapo_two_stage import STAGE_1, STAGE_2, START, extend, select_tasks_again
@@ -214,11 +214,11 @@ def rows_of(tasks: Sequence[Task]) -> list[dict[str, Any]]:
 def write_rows(tasks: Sequence[Task], path: Path) -> int:
     """Write the rows of ``tasks``; returns their number.
 
-    `TaskError`: there is none, or they are of several splits: verl trains on the training split only.
+    `ConfigError`: there is none, or they are of several splits: verl trains on the training split only.
     """
     splits = sorted({task.split for task in tasks})
     if len(splits) != 1:
-        raise TaskError(
+        raise ConfigError(
             f"{path} would hold tasks of the splits {splits or 'none'}, expected one; see: repairgym tasks show"
         )
     arrow = parquet_package()
