@@ -152,7 +152,13 @@ async def _find_starts(
     try:
         with ProgressDisplay() as progress:
             return await find_starts(
-                selected.tasks, config, lambda task: task_layers(task, layers), backend, knowledge, progress, is_split=is_split
+                selected.tasks,
+                config,
+                lambda task: task_layers(task, layers),
+                backend,
+                knowledge,
+                progress,
+                is_split=is_split,
             )
     finally:
         await backend.close()

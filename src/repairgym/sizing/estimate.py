@@ -141,7 +141,9 @@ def generation_memory(shape: ModelShape, gpu: Gpu, config: PlanCommandConfig, nu
     room = gpu.memory_bytes * config.efficiency.memory - _WORKSPACE_BYTES
     # A replica is on GPUs of one node.
     of_node = math.gcd(num_gpus, config.machine.gpus_per_node)
-    splits = [parts for parts in _divisors(of_node) if are_weights_divisible(shape.num_heads, shape.num_kv_heads, parts)]
+    splits = [
+        parts for parts in _divisors(of_node) if are_weights_divisible(shape.num_heads, shape.num_kv_heads, parts)
+    ]
     for parallel in splits:
         weight_bytes = 2.0 * shape.num_parameters / parallel
         num_parts = min(parallel, shape.num_kv_heads)
