@@ -99,9 +99,9 @@ def training_memory(shape: ModelShape, gpu: Gpu, config: PlanCommandConfig, num_
         return memory
     largest = max(memory.parts, key=memory.parts.__getitem__)
     raise ConfigError(
-        f"{config.model}: training on {config.context_tokens:,} tokens needs {memory.total_bytes / GIB:.0f} GiB on each "
-        f"of {num_gpus} GPUs, {room / GIB:.0f} are usable; the context is over {memory.context_parallel} of them, as "
-        f"far as GPUs and heads divide, and the largest part is {largest} ({memory.parts[largest] / GIB:.0f} GiB): "
+        f"{config.model}: training on {config.context_tokens:,} tokens needs {memory.total_bytes / GIB:.0f} GiB on "
+        f"each of {num_gpus} GPUs, {room / GIB:.0f} are usable; the context is over {memory.context_parallel} of them, "
+        f"as far as GPUs and heads divide, and the largest part is {largest} ({memory.parts[largest] / GIB:.0f} GiB): "
         f"{_remedy(shape, room, config, num_gpus)}lower context_tokens, or take GPUs with more memory"
     )
 
@@ -152,9 +152,9 @@ def generation_memory(shape: ModelShape, gpu: Gpu, config: PlanCommandConfig, nu
             return GenerationMemory(parallel, weight_bytes, num_tokens)
     context_bytes = config.context_tokens * shape.kv_bytes_per_token / num_parts
     raise ConfigError(
-        f"{config.model}: generation needs {weight_bytes / GIB:.0f} GiB of weights and {context_bytes / GIB:.0f} GiB for "
-        f"one context of {config.context_tokens:,} tokens on each of {parallel} GPUs, {room / GIB:.0f} are usable; the "
-        f"weights are over {parallel} GPUs, as far as the {of_node} of a node and the heads divide: lower "
+        f"{config.model}: generation needs {weight_bytes / GIB:.0f} GiB of weights and {context_bytes / GIB:.0f} GiB "
+        f"for one context of {config.context_tokens:,} tokens on each of {parallel} GPUs, {room / GIB:.0f} are usable; "
+        f"the weights are over {parallel} GPUs, as far as the {of_node} of a node and the heads divide: lower "
         "context_tokens, or take GPUs with more memory or, where heads allow it, nodes with more GPUs"
     )
 
