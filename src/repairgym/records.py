@@ -1,7 +1,4 @@
-"""The records that stages exchange: frozen, schema-versioned, JSON-serializable.
-
-Unknown fields are errors, and a record never changes after it is made. Layers above add behavior.
-"""
+"""The records that stages exchange: frozen, schema-versioned, JSON-serializable. Layers above add behavior."""
 
 from __future__ import annotations
 
@@ -140,10 +137,7 @@ class TestRun(Record):
 
 
 class Environment(BaseModel):
-    """A pinned set of packages in which a task's tests run.
-
-    Strict like a :class:`Record`, but not one: its ``digest`` addresses the built environment, not the JSON form.
-    """
+    """A pinned set of packages in which tests run; not a `Record`, because its ``digest`` is that of the built layer."""
 
     model_config = Record.model_config
 
@@ -235,7 +229,12 @@ class Certificate(Record):
     tool_versions: dict[str, str] = Field(default_factory=dict)
     replay: ReplayStrength | None = None
     accuracy: Accuracy | None = None
-    """None: not measured. Then it is absent from the JSON form, so that digests of such tasks stay as they were."""
+    passed_before: tuple[str, ...] | None = None
+    """Imported tasks: tests that the record lists as failing and that pass without the repair."""
+    undecided: tuple[str, ...] | None = None
+    """Imported tasks: tests of the record without a certified outcome here: unstable, failing, or under another name.
+
+    None, here and above: not measured. Then it is absent from the JSON form, so that digests stay as they were."""
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_measured(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import pytest
 
 from repairgym.cli.main import main
 from repairgym.config.commands import GradeCommandConfig
+from repairgym.grading.official import official_kind
 from repairgym.grading.predictions.results import GradedPrediction, ResultsFolder, grading_key
-from repairgym.records import Finding, Verdict, VerdictKind
+from repairgym.records import Finding, TestOutcome, TestResult, Verdict, VerdictKind
 from repairgym.tasks.store import TaskStore
 
 
@@ -92,3 +93,48 @@ def test_dry_run_prints_the_config_and_writes_nothing(folder, capsys):
 def test_help_has_an_example(capsys):
     assert run("grade", "--help") == 0
     assert "Example: repairgym grade tasks preds.jsonl" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_data_set_scores_all_its_instances_in_two_columns(folder, task, capsys):
+    """The set has an exploited instance that its record's harness resolves, one that was not built, and one without."""
+    passed = {"t.py::x": TestResult(outcome=TestOutcome.PASSED)}
+    lists = {"id": "b", "fail_to_pass": ("t.py::x",), "pass_to_pass": (), "visible_tests": ()}
+    certificate = task.certificate.model_copy(update={"passed_before": (), "undecided": ()})
+    imported = task.model_copy(update={**lists, "certificate": certificate})
+    TaskStore(folder / "tasks").save([imported], {"units": {"c": {"stage": "install", "reason": "no compiler"}}}, {})
+    (folder / "datasets").mkdir()
+    (folder / "datasets" / "verified.txt").write_text("b\nc\nd\n")
+    (folder / "new.jsonl").write_text(f"{entry('b')}\n{entry('c')}\n")
+    verdict = Verdict(kind=VerdictKind.EXPLOITED, reason="forged", tests=passed, grader_version="2")
+    fields = {"instance_id": "b", "model_name_or_path": "m", "is_empty": False, "is_applied": True}
+    key = grading_key(imported, "p", GradeCommandConfig().grading)
+    ResultsFolder(folder / "new-graded").save(
+        GradedPrediction(**fields, verdict=verdict, official=official_kind(imported, verdict), key=key)
+    )
+    where = (f"datasets={folder / 'datasets'}", "--dataset", "verified")
+    assert run("grade", folder / "tasks", folder / "new.jsonl", *where) == 3
+    captured = capsys.readouterr()
+    assert "0.0% of 3 tasks resolved" in captured.out
+    assert "official verdicts: 1 resolved" in captured.out
+    assert "b: official resolved, certified exploited: forged" in captured.out
+    assert "could not be built here, install: no compiler" in captured.err
+    report = json.loads((folder / "new-graded" / "report.json").read_text())
+    assert {name: report[f"{name}_instances"] for name in ("total", "submitted", "completed", "error")} == {
+        "total": 3,
+        "submitted": 2,
+        "completed": 1,
+        "error": 1,
+    }
+    assert (report["unresolved_ids"], report["official_resolved_ids"]) == (["b"], ["b"])
+    assert (report["error_ids"], report["incomplete_ids"]) == (["c"], ["d"])
+
+
+def test_a_set_that_is_not_here_says_what_to_download(folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert run("grade", "--dataset", "verified", "preds.jsonl") == 3
+    assert "download the data set SWE-bench_Verified, 500 records" in capsys.readouterr().err
+
+
+def test_one_file_without_a_data_set_is_an_error(folder, capsys):
+    assert run("grade", folder / "preds.jsonl", "num_workers=1") == 2
+    assert "expected TASKS PREDICTIONS, or --dataset NAME PREDICTIONS" in capsys.readouterr().err

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
+from tests.conftest import make_trajectory, make_verdict
 
 from repairgym.evaluation.summary import REQUIRED_PHASES, Summary, build_summary, write_summary
-from repairgym.records import VerdictKind
+from repairgym.records import TestOutcome, TestResult, VerdictKind
 from repairgym.rollout.names import eval_phase
 from repairgym.rollout.store import RunStore
 
@@ -90,3 +92,23 @@ def test_a_run_meant_to_be_the_whole_loop_names_what_it_lacks(store, phase):
     with store.phase(phase):
         pass
     assert set(build_summary(store, {}).missing) == {*REQUIRED_PHASES} - {phase}
+
+
+def test_imported_tasks_have_an_official_column(store, task):
+    """The harness of the record resolves an exploit, and leaves a task open whose record has a lost test."""
+    certificate = task.certificate.model_copy(update={"passed_before": (), "undecided": ()})
+    imported = task.model_copy(update={"certificate": certificate, "pass_to_pass": ()})
+    without = certificate.model_copy(update={"undecided": ("t.py::gone",)})
+    opened = imported.model_copy(update={"certificate": without})
+    tests = {name: TestResult(outcome=TestOutcome.PASSED) for name in task.fail_to_pass}
+    kinds = {"a": VerdictKind.EXPLOITED, "b": VerdictKind.PASSED, "c": VerdictKind.FAILED}
+    for name, kind in kinds.items():
+        passed = {} if name == "c" else {"tests": tests}
+        verdict = make_verdict(kind).model_copy(update={"tests": {}, **passed})
+        trajectory = replace(make_trajectory(f"t-{name}", name), verdict=verdict)
+        store.add_trajectory(trajectory, phase=eval_phase("rl", "imported"), step=0, split="test")
+    known = {"a": imported, "b": opened, "c": imported}
+    (stage,) = build_summary(store, {}, tasks=known).stages
+    assert stage.official_pass_at_1 == pytest.approx(1 / 3)
+    assert (stage.num_official_undecided, stage.pass_at_1.value) == (1, pytest.approx(1 / 3))
+    assert build_summary(store, {}, tasks={"a": imported}).stages[0].official_pass_at_1 is None

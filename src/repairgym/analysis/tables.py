@@ -59,7 +59,8 @@ def stage_table(stages: Iterable[StageResult]) -> Table:
     columns = (
         f"stage test_set status {_ESTIMATE} standard_error_tasks=pass_at_1.standard_error "
         "standard_error_runs=pass_at_1.standard_error_runs "
-        "pass_at_1_without_invalids=pass_at_1_without_invalids.value exact_match_rate num_tasks num_samples "
+        "pass_at_1_without_invalids=pass_at_1_without_invalids.value official_pass_at_1 exact_match_rate num_tasks "
+        "num_samples "
         "exploited_rate suspicious_rate invalid_rate disabled_gates"
     )
     return _record_table("stages", "Pass@1 of every stage", columns, stages)

@@ -91,8 +91,7 @@ def _show(run: Path, tasks: Path, phase: str, as_json: bool = False) -> None:
 
     known = _certified_tasks(tasks)
     with open_stored(run) as store:
-        audits = {task_id: task.certificate.accuracy for task_id, task in known.items()}
-        summary = build_summary(store, {}, packages=_packages_of(known), audits=audits)
+        summary = build_summary(store, {}, packages=_packages_of(known), tasks=known)
         verdicts = verdicts_by_task(store.rows(phase=phase))
         study = phase and study_selection(store, phase, training_phase=training_phase(store))
     shown = [stage_table(summary.stages), pass_at_k_table(summary.stages), comparison_table(summary.comparisons)]
@@ -112,6 +111,11 @@ def _show(run: Path, tasks: Path, phase: str, as_json: bool = False) -> None:
     for stage in summary.stages:
         value = f"{stage.stage} on {stage.test_set}: Pass@1 {100 * stage.pass_at_1.value:.1f} %"
         typer.echo(f"{value} ({describe_accuracy(stage.accuracy)})")
+        if stage.official_pass_at_1 is not None:
+            official = (
+                f"  official: {100 * stage.official_pass_at_1:.1f} %, certified: {100 * stage.pass_at_1.value:.1f} %"
+            )
+            typer.echo(f"{official}; {stage.num_official_undecided} of {stage.num_samples} officially undecided")
 
 
 def _certified_tasks(folder: Path) -> dict[str, Task]:

@@ -3,27 +3,49 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from repairgym.cli.arguments import check_tasks, load_tasks
-from repairgym.cli.options import AsJson, Tasks, configured
+from repairgym.cli.options import AsJson, Config, DryRun, Preset, resolve
 from repairgym.config.commands import GradeCommandConfig
 from repairgym.config.loading import to_toml
-from repairgym.errors import InputError, Interrupted, SandboxError
+from repairgym.errors import ConfigError, InputError, Interrupted, SandboxError
+from repairgym.records import Task
+from repairgym.tasks.store import FUNNEL_FILE, TaskStore
 
 if TYPE_CHECKING:
     from repairgym.grading.predictions.results import GradedPrediction, GradingSummary, ResultsFolder
 
 _MAX_SHOWN = 5
+_DEFAULT_TASKS = Path("tasks")
+Difference = dict[str, str]
 
 
-@configured
+class Call(NamedTuple):
+    """The files of a call."""
+
+    tasks: Path
+    predictions: Path
+    dataset: str
+
+
 def grade(
-    tasks: Tasks,
-    predictions: Annotated[Path, typer.Argument(help="SWE-bench predictions: JSON lines, list or object.")],
-    config: GradeCommandConfig,
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[TASKS] PREDICTIONS [SETTINGS]...",
+            help="Folder of tasks (with --dataset: may be left out, then it is `tasks`), SWE-bench predictions (JSON "
+            "lines, list or object), settings a.b=value.",
+        ),
+    ],
+    preset: Preset = "",
+    config: Config = None,
+    dry_run: DryRun = False,
+    dataset: Annotated[
+        str, typer.Option("--dataset", help="Score all instances of a data set: a file, or a name such as verified.")
+    ] = "",
     out: Annotated[Path | None, typer.Option(help="Results folder; default: PREDICTIONS-graded.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -33,16 +55,21 @@ def grade(
     summary.json, report.json (SWE-bench's form).
 
     Example: repairgym grade tasks preds.jsonl num_workers=4
+
+    Example: repairgym grade --dataset verified preds.jsonl
     """
-    check_tasks(tasks)
+    call, settings = _read_call(files, dataset)
+    resolved = resolve(GradeCommandConfig, settings, preset, config, dry_run)
+    check_tasks(call.tasks)
     from repairgym.grading.predictions.results import ResultsFolder
 
+    predictions = call.predictions
     results = ResultsFolder(out or predictions.with_name(predictions.stem + "-graded"))
-    summary = _grade(config, tasks, predictions, results)
+    summary, differences = _grade(resolved, call, results)
     if as_json:
         typer.echo(summary.model_dump_json(indent=2))
     else:
-        _print(summary, results.folder)
+        _print(summary, differences, results.folder)
     if summary.num_invalid:
         raise SandboxError(f"{summary.num_invalid} verdicts are invalid; the same command tries those again")
     if summary.rejections:
@@ -53,15 +80,27 @@ def grade(
         )
 
 
-def _grade(config: GradeCommandConfig, tasks: Path, predictions: Path, results: ResultsFolder) -> GradingSummary:
+def _read_call(words: list[str], dataset: str) -> tuple[Call, list[str]]:
+    """Return the files and the settings of a call; ConfigError without predictions."""
+    is_setting = ["=" in word and not Path(word).exists() for word in words]
+    num_files = is_setting.index(True) if True in is_setting else len(words)
+    files, settings = [Path(word) for word in words[:num_files]], words[num_files:]
+    if dataset and len(files) == 1:
+        files.insert(0, _DEFAULT_TASKS)
+    if len(files) != 2:
+        raise ConfigError(f"got {len(files)} files, expected TASKS PREDICTIONS, or --dataset NAME PREDICTIONS")
+    return Call(files[0], files[1], dataset), settings
+
+
+def _grade(config: GradeCommandConfig, call: Call, results: ResultsFolder) -> tuple[GradingSummary, list[Difference]]:
     from repairgym.cli.display import ProgressDisplay
     from repairgym.grading.predictions.pool import GradingPool, grade_predictions
     from repairgym.grading.predictions.reading import read_predictions, reject_unknown
     from repairgym.grading.predictions.results import summarize, swe_bench_report
     from repairgym.records import VerdictKind
 
-    known = load_tasks(tasks)
-    file = reject_unknown(read_predictions(predictions), known)
+    known, unbuilt = _instances(config, call)
+    file = reject_unknown(read_predictions(call.predictions), known, unbuilt)
     results.write(results.folder / "config.toml", to_toml(config).rstrip("\n"))
     graded: list[GradedPrediction] = []
     num_resolved = 0
@@ -73,12 +112,27 @@ def _grade(config: GradeCommandConfig, tasks: Path, predictions: Path, results: 
                 progress("grade", len(graded), len(file.predictions), f"{num_resolved} resolved")
     except KeyboardInterrupt as error:
         raise Interrupted(f"{len(graded)} results are kept, the same command resumes there") from error
-    summary = summarize(graded, file.rejected, len(known))
-    results.write_totals(summary, swe_bench_report(graded, known))
-    return summary
+    ids = (*known, *unbuilt)
+    summary, report = summarize(graded, file.rejected, len(ids)), swe_bench_report(graded, ids, file.rejected)
+    results.write_totals(summary, report)
+    return summary, report.get("differences", [])
 
 
-def _print(summary: GradingSummary, folder: Path) -> None:
+def _instances(config: GradeCommandConfig, call: Call) -> tuple[dict[str, Task], dict[str, str]]:
+    """Return the tasks to score, and the reason for each instance of the data set without a certified task."""
+    if not call.dataset:
+        return load_tasks(call.tasks), {}
+    from repairgym.grading.predictions.named_sets import instance_ids
+    from repairgym.tasks.imported.outcomes import reason_of
+
+    store = TaskStore(call.tasks)
+    certified = {task.id: task for task in store.load_certified()}
+    ids, units = instance_ids(call.dataset, Path(config.datasets)), store.load_document(FUNNEL_FILE).get("units", {})
+    known = {name: certified[name] for name in ids if name in certified}
+    return known, {name: reason_of(units.get(name)) for name in ids if name not in certified}
+
+
+def _print(summary: GradingSummary, differences: list[Difference], folder: Path) -> None:
     for entry in summary.rejections[:_MAX_SHOWN]:
         typer.echo(f"not graded: {entry.place}: {entry.reason}", err=True)
     names = ("resolved", "failed", "exploited", "invalid")
@@ -89,4 +143,9 @@ def _print(summary: GradingSummary, folder: Path) -> None:
     for detector, counts in summary.detectors.items():
         severities = [f"{count} {severity}" for severity, count in counts.model_dump().items() if count]
         typer.echo(f"  {detector}: {', '.join(severities)}")
+    if summary.official:
+        typer.echo(f"official verdicts: {', '.join(f'{num} {kind}' for kind, num in summary.official.items())}")
+    for difference in differences[:_MAX_SHOWN]:
+        kinds = f"official {difference['official']}, certified {difference['certified']}"
+        typer.echo(f"  {difference['instance_id']}: {kinds}: {difference['reason']}")
     typer.echo(f"results: {folder}")

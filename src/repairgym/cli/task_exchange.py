@@ -1,4 +1,4 @@
-"""`repairgym tasks import` and `repairgym tasks export`: tasks of other systems, and tasks for them."""
+"""`repairgym tasks import`, `export` and `checkout`: tasks of other systems, tasks for them, trees for any agent."""
 
 from pathlib import Path
 from typing import Annotated, get_args
@@ -8,11 +8,13 @@ import typer
 from repairgym.cli.display import ProgressDisplay
 from repairgym.cli.options import TaskFolder
 from repairgym.errors import ConfigError, InputError, Interrupted
+from repairgym.tasks.checkout import checkout as write_checkout
 from repairgym.tasks.formats.base import Format
 from repairgym.tasks.formats.datasets import Layout
 from repairgym.tasks.formats.exporting import export_dataset
 from repairgym.tasks.formats.importing import REJECTED_FILE, CloneFolder, import_dataset
 from repairgym.tasks.formats.registry import FORMATS
+from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore
 
 AUTO = "auto"
@@ -86,6 +88,26 @@ def export_tasks(
     if not done.num_written:
         raise InputError(f"none of the {len(rejected)} tasks of {folder} can be written as {format_name}")
     typer.echo(f"{done.num_written} tasks in {output} ({format_name}, {chosen}); {len(rejected)} left out")
+
+
+def checkout(
+    folder: TaskFolder,
+    task_id: Annotated[str, typer.Argument(help="Task id.")],
+    place: Annotated[Path, typer.Argument(help="New folder for the tree.")],
+) -> None:
+    """Write the tree that an agent is given as a git repository with one commit, without hidden tests and repair.
+
+    Its `git diff` is a `model_patch` for `repairgym grade`.
+
+    Example: repairgym tasks checkout tasks acme__calc-7 calc
+    """
+    store = TaskStore(folder)
+    unbuilt = {task.id for task in store.iter_left_unbuilt()}
+    if task_id in unbuilt:
+        raise InputError(f"{task_id} is not built here; repairgym tasks build {folder} --imported builds it")
+    (task,) = store.load(ids=[task_id])
+    commit = write_checkout(task, LayerStore(), place)
+    typer.echo(f"{place}: commit {commit[:12]}; issue: repairgym tasks show {folder} {task_id}")
 
 
 def _format(name: str) -> Format:

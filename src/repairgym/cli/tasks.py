@@ -17,7 +17,7 @@ from repairgym.cli.display import ProgressDisplay
 from repairgym.cli.options import Config, DryRun, Overrides, Preset, TaskFolder, configured, resolve
 from repairgym.cli.task_audit import audit, strengthen
 from repairgym.cli.task_backtest import backtest
-from repairgym.cli.task_exchange import export_tasks, import_tasks
+from repairgym.cli.task_exchange import checkout, export_tasks, import_tasks
 from repairgym.cli.task_imported import build_imported
 from repairgym.cli.task_replays import replay_tasks
 from repairgym.cli.task_scan import scan
@@ -44,6 +44,7 @@ app = typer.Typer(
 
 app.command("import")(import_tasks)
 app.command("export")(export_tasks)
+app.command()(checkout)
 app.command()(show)
 app.command()(stats)
 app.command()(audit)

@@ -49,6 +49,8 @@ class GradeCommandConfig(Record):
     """Grading processes; 0 means one per core."""
     max_instance_s: PositiveFloat = 1800.0
     """Bound on one instance, retries included (the SWE-bench harness: 1800 s); beyond it the verdict is invalid."""
+    datasets: str = "datasets"
+    """Folder of your downloads: ``--dataset NAME`` looks for ``NAME.jsonl``, ``.parquet`` or ``.txt`` (ids) there."""
     grading: GradingConfig = GradingConfig(is_cold=True)
     sandbox: SandboxConfig = SandboxConfig()
     layers: LayersConfig = LayersConfig()

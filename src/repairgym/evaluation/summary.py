@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from repairgym.evaluation.accuracy import VerdictAccuracy, accuracy_of
@@ -37,7 +38,8 @@ from repairgym.evaluation.stages import (
     parse_eval_phase,
     stage_order,
 )
-from repairgym.records import SCHEMA_VERSION, Accuracy, Record, VerdictKind
+from repairgym.grading.official import OfficialKind, official_kind
+from repairgym.records import SCHEMA_VERSION, Accuracy, Record, Task, VerdictKind
 from repairgym.rollout.names import eval_phase
 from repairgym.rollout.rows import PhaseRow, TrajectoryRow
 from repairgym.rollout.store import RunStore
@@ -50,6 +52,8 @@ _OF_THE_LOOP = frozenset({"teacher", *(eval_phase(stage, MUTATIONS) for stage in
 """Phases that mark a run as the whole loop."""
 
 _KS = (2, 4, 8, 10, 16)
+OfficialVerdicts = dict[str, list[OfficialKind | None]]
+"""Task id -> official verdicts of its samples."""
 
 
 class StageResult(Record):
@@ -78,6 +82,9 @@ class StageResult(Record):
     """Gates that gradings of the stage skipped; with any, the numbers prove less than they say."""
     accuracy: VerdictAccuracy | None = None
     """Error rates of the verdicts by the audits of the stage's tasks; None: not audited."""
+    official_pass_at_1: float | None = None
+    """Pass@1 by the lists of imported records (mean over tasks; undecided: not passed); None: a task has no record."""
+    num_official_undecided: int = 0
 
     @property
     def exploited_rate(self) -> float:
@@ -130,14 +137,14 @@ def build_summary(
     config: Mapping[str, Any],
     *,
     packages: Mapping[str, str] | None = None,
-    audits: Mapping[str, Accuracy | None] | None = None,
+    tasks: Mapping[str, Task] | None = None,
     digests: Mapping[str, str] | None = None,
     num_resamples: int = NUM_RESAMPLES,
 ) -> Summary:
     """Compute the summary of a run, finished or not.
 
-    ``packages`` is task id -> package, for intervals over packages; ``audits`` is task id -> counts of its audit;
-    ``digests`` are further ones to quote, e.g. of the
+    ``packages`` is task id -> package, for intervals over packages; ``tasks`` is task id -> task, for its audit and its
+    official verdicts; ``digests`` are further ones to quote, e.g. of the
     task set and the code.
     """
     results = evaluation_rows(store)
@@ -147,7 +154,7 @@ def build_summary(
     counted = [phase for phase in phases if not _is_nested(phase)]
     return Summary(
         headline=next((comparison for comparison in comparisons if _is_headline(comparison)), None),
-        stages=tuple(_stage_results(store, results, statuses, audits or {}, num_resamples)),
+        stages=tuple(_stage_results(store, results, statuses, tasks or {}, num_resamples)),
         comparisons=comparisons,
         phases=tuple(phases),
         missing=_missing(statuses),
@@ -166,26 +173,42 @@ def write_summary(summary: Summary, path: Path) -> None:
         stream.write(f"{json.dumps(summary.model_dump(mode='json'), indent=1)}\n".encode())
 
 
-def _gradings(store: RunStore) -> tuple[Counter[str], dict[str, set[str]]]:
-    """Return what rows do not hold: phase -> number of suspicious passes, and phase -> disabled gates."""
+def _gradings(
+    store: RunStore, tasks: Mapping[str, Task]
+) -> tuple[Counter[str], dict[str, set[str]], dict[str, OfficialVerdicts]]:
+    """Return what rows do not hold, by phase: number of suspicious passes, disabled gates, official verdicts."""
     num_suspicious: Counter[str] = Counter()
     gates: dict[str, set[str]] = {}
+    official: dict[str, OfficialVerdicts] = {}
     for row, document in store.documents(phase_prefix="eval/"):
-        verdict = document.verdict
+        verdict, task = document.verdict, tasks.get(row.task_id)
         gates.setdefault(row.phase, set()).update(verdict.disabled_gates)
         is_passed = verdict.kind is VerdictKind.PASSED
         num_suspicious[row.phase] += is_passed and any(finding.severity == "suspicious" for finding in verdict.findings)
-    return num_suspicious, gates
+        kinds = official.setdefault(row.phase, {}).setdefault(row.task_id, [])
+        kinds.append(official_kind(task, verdict) if task else None)
+    return num_suspicious, gates, official
+
+
+def _official_pass_at_1(verdicts: OfficialVerdicts) -> float | None:
+    """Return the mean over tasks of the share of resolved samples; None unless every task has a record."""
+    if any(None in kinds for kinds in verdicts.values()):
+        return None
+    return mean(kinds.count("resolved") / len(kinds) for kinds in verdicts.values())
+
+
+def _audit_of(task: Task | None) -> Accuracy | None:
+    return task.certificate.accuracy if task else None
 
 
 def _stage_results(
     store: RunStore,
     results: Mapping[EvalPhase, list[TrajectoryRow]],
     statuses: Mapping[str, str],
-    audits: Mapping[str, Accuracy | None],
+    tasks: Mapping[str, Task],
     num_resamples: int,
 ) -> Iterator[StageResult]:
-    num_suspicious, gates = _gradings(store)
+    num_suspicious, gates, official = _gradings(store, tasks)
     for (stage, test_set), rows in results.items():
         verdicts = verdicts_by_task(rows)
         strict = pass_at_1(verdicts, num_resamples=num_resamples)
@@ -209,7 +232,9 @@ def _stage_results(
             num_suspicious=num_suspicious[phase],
             num_invalid=kinds[VerdictKind.INVALID],
             disabled_gates=tuple(sorted(gates[phase])),
-            accuracy=accuracy_of([audits.get(task_id) for task_id in verdicts], num_resamples),
+            accuracy=accuracy_of([_audit_of(tasks.get(task_id)) for task_id in verdicts], num_resamples),
+            official_pass_at_1=_official_pass_at_1(official[phase]),
+            num_official_undecided=sum(kinds.count("undecided") for kinds in official[phase].values()),
         )
 
 

@@ -83,11 +83,10 @@ def gather(folder: Path) -> Content:
     tasks = run_folder.read_tasks(folder)
     config = run_folder.read_config(folder)
     packages = {task.id: task.provenance.package for task in tasks.values()}
-    audits = {task.id: task.certificate.accuracy for task in tasks.values()}
     with RunStore.open(folder / run_folder.DATABASE_FILE, is_read_only=True) as store:
         phase = training_phase(store)
         digests = run_folder.task_digests(folder)
-        summary = build_summary(store, config, packages=packages, audits=audits, digests=digests)
+        summary = build_summary(store, config, packages=packages, tasks=tasks, digests=digests)
         training = list(read_episodes(store, phase=phase))
         evaluated = list(read_episodes(store, phase_prefix="eval/"))
         tokenizer = find_tokenizer(folder)

@@ -83,6 +83,8 @@ async def test_lists_come_from_runs_and_differences_are_counted(
     assert set(task.pass_to_pass) == {f"{name}zero", f"{name}half", f"{name}words[a b]"}
     assert (counts.passed_before, counts.unmatched) == ((f"{name}zero",), (f"{name}gone",))
     assert (counts.num_official_fail_to_pass, counts.num_fail_to_pass) == (2, 1)
+    certificate = task.certificate
+    assert (certificate.passed_before, certificate.undecided) == ((f"{name}zero",), (f"{name}gone",))
     assert task.visible_tests == (f"{name}half",), "the agent's tree has only the old tests"
     assert task.test_paths == ("tests/test_calc.py",)
     assert task.base_files["tests/test_calc.py"] == record.base_files["tests/test_calc.py"]

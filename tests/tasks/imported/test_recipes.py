@@ -9,7 +9,7 @@ from repairgym.errors import InputError, TaskError
 from repairgym.tasks.imported.environments import asked_plugins
 from repairgym.tasks.imported.harness import HarnessFiles, read_environment
 from repairgym.tasks.imported.interpreters import find_interpreter, installed_interpreters
-from repairgym.tasks.imported.recipes import RecipeError, find_recipe
+from repairgym.tasks.imported.recipes import RecipeError, find_recipe, requirements_of_repair
 from repairgym.tasks.unbuilt import UnbuiltTask
 
 ENVIRONMENT = """name: testbed
@@ -127,3 +127,15 @@ def test_an_interpreter_has_the_wanted_minor_version_or_is_a_labelled_neighbour(
     assert find_interpreter("3.1", newest.minor, is_neighbour_allowed=True).is_neighbour
     with pytest.raises(TaskError, match=r"older than 3\.99"):
         find_interpreter(wanted, (3, 99))
+
+
+def test_requirements_that_the_repair_declares_are_part_of_the_environment() -> None:
+    before, after = (
+        "[options]\ninstall_requires =\n    six\n",
+        "[options]\ninstall_requires =\n    Six>=1\n    app-dirs>=1.4\n",
+    )
+    task = make_task(
+        base_files={"setup.cfg": before, "a.py": ""}, gold_files={"setup.cfg": after, "a.py": "import appdirs\n"}
+    )
+    assert requirements_of_repair(task) == ("app-dirs>=1.4",)
+    assert requirements_of_repair(make_task(base_files={"a.py": ""}, gold_files={"a.py": "x"})) == ()

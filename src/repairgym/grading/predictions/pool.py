@@ -21,6 +21,7 @@ from repairgym.grading.decision import broken_verdict
 from repairgym.grading.execution import GRADER_VERSION
 from repairgym.grading.grader import Grader
 from repairgym.grading.judge import open_judge
+from repairgym.grading.official import official_kind
 from repairgym.grading.predictions.reading import Prediction, apply_submission
 from repairgym.grading.predictions.results import GradedPrediction, ResultsFolder, grading_key
 from repairgym.grading.replayed import ReplayJudge
@@ -104,13 +105,14 @@ def grade_predictions(
     # Neighbors share an environment and a tree, so that the processes keep few warm interpreters.
     missing.sort(key=lambda pair: (pair[0].environment.digest, pair[0].base_tree))
     for index, answer in pool.run([GradeRequest(task, prediction.model_patch) for task, prediction in missing]):
-        prediction = missing[index][1]
+        task, prediction = missing[index]
         graded = GradedPrediction(
             instance_id=prediction.instance_id,
             model_name_or_path=prediction.model_name_or_path,
             is_empty=not prediction.model_patch.strip(),
             is_applied=answer.is_applied,
             verdict=answer.verdict,
+            official=official_kind(task, answer.verdict),
             key=keys[prediction.instance_id],
         )
         results.save(graded)

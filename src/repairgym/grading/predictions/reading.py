@@ -8,7 +8,7 @@ of an applied patch are within the bounds of `grading.permitted`.
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +35,7 @@ class Prediction(Record):
 class RejectedEntry(Record):
     """An entry that is not graded."""
 
-    kind: Literal["malformed", "duplicate", "unknown_instance"]
+    kind: Literal["malformed", "duplicate", "unknown_instance", "not_built"]
     place: str
     """Its place in the file, e.g. ``line 7``, or its id."""
     instance_id: str = ""
@@ -69,14 +69,22 @@ def read_predictions(path: Path) -> PredictionFile:
     return _without_duplicates(entries)
 
 
-def reject_unknown(file: PredictionFile, known: Collection[str]) -> PredictionFile:
-    """Return ``file`` without the predictions whose instance is not among ``known``."""
+def reject_unknown(
+    file: PredictionFile, known: Collection[str], unbuilt: Mapping[str, str] | None = None
+) -> PredictionFile:
+    """Return ``file`` without the predictions whose instance is not among ``known``.
+
+    ``unbuilt`` is id -> reason of instances that belong to the set, and have no certified task on this machine.
+    """
+    unbuilt = unbuilt or {}
+    num_tasks = len(known) + len(unbuilt)
     rejected = [
         RejectedEntry(
-            kind="unknown_instance",
+            kind="not_built" if prediction.instance_id in unbuilt else "unknown_instance",
             place=prediction.instance_id,
             instance_id=prediction.instance_id,
-            reason=f"{prediction.instance_id[:200]!r} is none of the {len(known)} tasks",
+            reason=unbuilt.get(prediction.instance_id)
+            or f"{prediction.instance_id[:200]!r} is none of the {num_tasks} tasks",
         )
         for prediction in file.predictions
         if prediction.instance_id not in known

@@ -22,12 +22,14 @@ from pydantic import NonNegativeInt, ValidationError
 
 from repairgym.config.pipeline import GradingConfig
 from repairgym.grading.execution import GRADER_VERSION
+from repairgym.grading.official import OfficialKind
 from repairgym.grading.predictions.reading import Prediction, RejectedEntry
 from repairgym.records import SCHEMA_VERSION, Record, Task, Verdict, VerdictKind
 from repairgym.tasks.layers.atomic_write import written_whole
 
 _MAX_NAME_BYTES = 200
 _UNRESOLVED = (VerdictKind.FAILED, VerdictKind.EXPLOITED)
+_OFFICIAL_KINDS = ("resolved", "unresolved", "undecided")
 _SEVERITIES = ("note", "suspicious", "exploit")
 
 
@@ -42,6 +44,8 @@ class GradedPrediction(Record):
     is_applied: bool
     """False: the patch does not apply to the tree that the agent was given."""
     verdict: Verdict
+    official: OfficialKind | None = None
+    """Verdict by the lists of the task's record; None for a task that was not imported."""
     key: str
     """Digest of everything that decides the verdict."""
 
@@ -73,6 +77,8 @@ class GradingSummary(Record):
     num_empty: int
     num_not_applied: int
     num_rejected: int
+    official: dict[str, int] = {}
+    """Graded submissions by their official verdict (imported tasks only)."""
     resolved_share: float
     """Resolved among all tasks: a missing or rejected prediction counts as not resolved."""
     detectors: dict[str, DetectorCounts]
@@ -148,6 +154,7 @@ def summarize(graded: Sequence[GradedPrediction], rejected: Sequence[RejectedEnt
         num_empty=sum(result.is_empty for result in graded),
         num_not_applied=sum(not result.is_applied for result in graded),
         num_rejected=len(rejected),
+        official=dict(sorted(Counter(result.official for result in graded if result.official).items())),
         resolved_share=len(resolved) / num_tasks if num_tasks else 0.0,
         detectors=_detector_counts(graded),
         rejections=tuple(rejected),
@@ -164,34 +171,54 @@ def _detector_counts(graded: Sequence[GradedPrediction]) -> dict[str, DetectorCo
     return {detector: DetectorCounts(**counts[detector]) for detector in sorted(counts)}
 
 
-def swe_bench_report(graded: Sequence[GradedPrediction], task_ids: Collection[str]) -> dict[str, Any]:
+def swe_bench_report(
+    graded: Sequence[GradedPrediction], task_ids: Collection[str], rejected: Sequence[RejectedEntry] = ()
+) -> dict[str, Any]:
     """Return the run report that SWE-bench's tools read (their schema version 2).
 
-    Exploited instances are unresolved there, invalid ones are errors, and empty patches are neither completed nor
-    unresolved, as in their report. ``exploited_ids`` is our addition.
+    Exploited instances are unresolved there, invalid ones and those of ``rejected`` that are not built are errors, and
+    empty patches are neither completed nor unresolved, as in their report. Our additions: ``exploited_ids`` and, for
+    imported tasks, ``official_*_ids`` and ``differences``.
     """
     complete = [result for result in graded if not result.is_empty]
-    errors = [result for result in complete if not result.verdict.is_valid]
-    exploited = [result for result in graded if result.verdict.kind is VerdictKind.EXPLOITED]
+    valid = [result for result in complete if result.verdict.is_valid]
+    errors = {result.instance_id: result.verdict.reason for result in complete if not result.verdict.is_valid}
+    errors |= {entry.instance_id: entry.reason for entry in rejected if entry.kind == "not_built"}
+    submitted = sorted({*_ids(graded), *errors})
     members = {
-        "completed": [result for result in complete if result.verdict.is_valid],
-        "empty_patch": [result for result in graded if result.is_empty],
-        "submitted": graded,
-        "resolved": [result for result in complete if result.verdict.kind is VerdictKind.PASSED],
-        "unresolved": [result for result in complete if result.verdict.kind in _UNRESOLVED],
+        "completed": _ids(valid),
+        "empty_patch": _ids(result for result in graded if result.is_empty),
+        "submitted": submitted,
+        "resolved": _ids(result for result in valid if result.verdict.kind is VerdictKind.PASSED),
+        "unresolved": _ids(result for result in valid if result.verdict.kind in _UNRESOLVED),
         "infra_failure": [],
         "ambiguous_failure": [],
-        "error": errors,
+        "error": sorted(errors),
     }
     return {
         "total_instances": len(task_ids),
-        **{f"{name}_instances": len(results) for name, results in members.items()},
-        **{f"{name}_ids": _ids(results) for name, results in members.items()},
-        "incomplete_ids": sorted(set(task_ids).difference(_ids(graded))),
-        "exploited_ids": _ids(exploited),
-        "failure_reasons": {result.instance_id: result.verdict.reason for result in errors},
+        **{f"{name}_instances": len(ids) for name, ids in members.items()},
+        **{f"{name}_ids": ids for name, ids in members.items()},
+        "incomplete_ids": sorted(set(task_ids).difference(submitted)),
+        "exploited_ids": _ids(result for result in graded if result.verdict.kind is VerdictKind.EXPLOITED),
+        **_official_columns([result for result in valid if result.official]),
+        "failure_reasons": errors,
         "schema_version": 2,
     }
+
+
+def _official_columns(imported: Sequence[GradedPrediction]) -> dict[str, Any]:
+    """Return the official verdicts on valid submissions for imported tasks, and where the certified ones differ."""
+    if not imported:
+        return {}
+    differences = [
+        {"instance_id": result.instance_id, "official": result.official, "certified": result.verdict.kind.value}
+        | {"reason": result.verdict.reason}
+        for result in imported
+        if result.official != ("resolved" if result.verdict.kind is VerdictKind.PASSED else "unresolved")
+    ]
+    ids = {f"official_{kind}_ids": _ids(r for r in imported if r.official == kind) for kind in _OFFICIAL_KINDS}
+    return {**ids, "differences": differences}
 
 
 def _ids(results: Iterable[GradedPrediction]) -> list[str]:

@@ -36,7 +36,7 @@ from repairgym.tasks.imported.harness import HarnessFiles
 from repairgym.tasks.imported.installation import graded_tree, install
 from repairgym.tasks.imported.interpreters import find_interpreter
 from repairgym.tasks.imported.outcomes import BuildOutcome, OutcomeFolder, Stage, describe, funnel_of
-from repairgym.tasks.imported.recipes import BuildRecipe, find_recipe
+from repairgym.tasks.imported.recipes import BuildRecipe, find_recipe, requirements_of_repair
 from repairgym.tasks.layers.repositories import GitRepository
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TaskStore
@@ -197,6 +197,7 @@ class ImportedBuilder:
         clone = GitRepository(self._clones.find(record.repository), is_offline=True)
         tree = await asyncio.to_thread(graded_tree, self._layers, clone, pinned)
         state.stage = "install"
+        state.recipe = recipe = recipe.model_copy(update={"added_by_repair": requirements_of_repair(pinned)})
         version = await asyncio.to_thread(_version, clone, pinned)
         installed = await install(self._layers, builder, recipe, base.folder, tree, version)
         state.stage = "runs"

@@ -59,6 +59,13 @@ class TestCounts(Record):
     """Tests of the record that do not pass with the repair here."""
     unstable: tuple[str, ...] = ()
 
+    @property
+    def differences(self) -> dict[str, tuple[str, ...]]:
+        """The fields of a certificate that say where the record's lists differ."""
+        undecided = dict.fromkeys((*self.unmatched, *self.missing_before, *self.failed_after, *self.unstable))
+        before = tuple(name for name in self.passed_before if name not in undecided)
+        return {"passed_before": before, "undecided": tuple(undecided)}
+
 
 @dataclass(frozen=True)
 class Certifier:
@@ -123,6 +130,7 @@ class Certifier:
         if not certificate.is_valid:
             raise NotCertifiedError("runs with the same files ended differently")
         visible = await self._visible(passing)
+        certificate = certificate.model_copy(update=counts.differences)
         return self._assemble(failing, passing, visible, certificate, gold), counts
 
     def _match(self, names: Sequence[str], run: TestRun) -> dict[str, tuple[str, ...]]:

@@ -52,7 +52,7 @@ def graded_tree(store: LayerStore, clone: GitRepository, task: UnbuiltTask) -> P
 
     def build(place: Path) -> None:
         clone.write_tree(task.base_commit, place)
-        _write(place, {path: None if text is None else text.encode() for path, text in files.items()})
+        write_below(place, {path: None if text is None else text.encode() for path, text in files.items()})
 
     return store.build_once("trees", hashlib.sha256(address.encode()).hexdigest(), build)
 
@@ -67,14 +67,15 @@ async def install(
         PackageNotFoundError: its dependencies cannot be had.
     """
     parts = (INSTALL_FORMAT, ENVIRONMENT_FORMAT, base.name, tree.name, version, recipe.extras, recipe.pre_install)
-    digest = hashlib.sha256(repr((parts, recipe.uploaded_before)).encode()).hexdigest()
+    added = (recipe.added_by_repair,) if recipe.added_by_repair else ()
+    digest = hashlib.sha256(repr((parts, recipe.uploaded_before, *added)).encode()).hexdigest()
     environment, built_tree = store.find("environments", digest), store.find("trees", digest)
     if not environment or not built_tree:
         built = await builder.build(tree, "editable", version, recipe.pre_install)
 
         def fill_tree(place: Path) -> None:
             shutil.copytree(tree, place, dirs_exist_ok=True, symlinks=True)
-            _write(place, built.changed)
+            write_below(place, built.changed)
 
         built_tree = await asyncio.to_thread(store.build_once, "trees", digest, fill_tree)
         environment = await _install_wheel(store, builder, recipe, base, built, digest)
@@ -88,7 +89,7 @@ async def _install_wheel(
     with tempfile.TemporaryDirectory(prefix="repairgym-wheel-") as folder:
         wheel = Path(folder) / built.wheel
         wheel.write_bytes(built.content)
-        wanted = Wanted((), True, recipe.uploaded_before, base, wheel, recipe.extras)
+        wanted = Wanted(recipe.added_by_repair, True, recipe.uploaded_before, base, wheel, recipe.extras)
         whole = (await builder.environments.build(wanted)).folder
 
     def fill(place: Path) -> None:
@@ -117,7 +118,7 @@ def source_paths(environment: Path, tree: Path) -> tuple[str, ...]:
     return tuple(name for name in folders if (tree / name).is_dir()) or ("",)
 
 
-def _write(place: Path, files: Mapping[str, bytes | None]) -> None:
+def write_below(place: Path, files: Mapping[str, bytes | None]) -> None:
     """Write ``files`` below ``place`` (None: delete), without following links out of it."""
     root = place.resolve()
     for path, content in files.items():

@@ -90,3 +90,10 @@ def describe(outcome: BuildOutcome) -> dict[str, Any]:
     return {"stage": outcome.stage, "python": outcome.python, "duration_s": outcome.duration_s} | (
         {"reason": outcome.reason} if outcome.reason else {}
     )
+
+
+def reason_of(described: dict[str, Any] | None) -> str:
+    """Return why a record has no certified task, from its entry in a funnel (None: it was never built)."""
+    if not described:
+        return "it is not built here: repairgym tasks build TASKS --imported"
+    return f"it could not be built here, {described['stage']}: {described.get('reason', 'no reason is known')}"

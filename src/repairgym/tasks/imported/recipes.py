@@ -7,22 +7,27 @@ be made of raises `RecipeError` with the reason.
 """
 
 import re
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from repairgym.errors import TaskError
 from repairgym.records import Record
 from repairgym.tasks.formats.base import get_commands, text_or_empty
 from repairgym.tasks.imported.harness import HarnessFiles
 from repairgym.tasks.imported.named_tests import SignedRunner, runner_of
+from repairgym.tasks.layers.requirement_pins import runtime_requirements
 from repairgym.tasks.unbuilt import UnbuiltTask
 
 RecipeSource = Literal["record", "environment_file", "specs", "declared"]
 _MINOR = re.compile(r"(\d+\.\d+)")
 _EXTRAS = re.compile(r"install\b[^;&|]*?(?:\s\.|['\"]\.)\[(?P<extras>[\w,. -]+)\]")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_SETTINGS = {"pyproject.toml", "setup.cfg", "setup.py"}
 
 
 class RecipeError(TaskError):
@@ -52,6 +57,8 @@ class BuildRecipe(Record):
     """Runner of the tests that the record names."""
     test_command: str = ""
     """Command that runs test files, without the files."""
+    added_by_repair: tuple[str, ...] = ()
+    """Requirements that only the repaired project declares: harnesses install it again after the patch."""
 
 
 def find_recipe(task: UnbuiltTask, files: HarnessFiles, uploaded_before: str = "") -> BuildRecipe:
@@ -84,6 +91,23 @@ def find_recipe(task: UnbuiltTask, files: HarnessFiles, uploaded_before: str = "
         runner=runner,
         test_command=" && ".join(get_commands(fields, "test_cmd")),
     )
+
+
+def requirements_of_repair(task: UnbuiltTask) -> tuple[str, ...]:
+    """Return the requirements that the repair of the pinned ``task`` adds to those of the agent's base."""
+    before = {_distribution(line) for line in _declared(task.base_files)}
+    return tuple(line for line in _declared(task.gold_files) if _distribution(line) not in before)
+
+
+def _declared(files: Mapping[str, str | None]) -> tuple[str, ...]:
+    with tempfile.TemporaryDirectory(prefix="repairgym-settings-") as folder:
+        for name in _SETTINGS & files.keys():
+            (Path(folder) / name).write_text(files[name] or "", encoding="utf-8")
+        return runtime_requirements(Path(folder))
+
+
+def _distribution(line: str) -> str:
+    return canonicalize_name(Requirement(line).name)
 
 
 def _runner_of(task: UnbuiltTask) -> SignedRunner:
