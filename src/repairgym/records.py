@@ -137,7 +137,7 @@ class TestRun(Record):
 
 
 class Environment(BaseModel):
-    """A pinned set of packages in which tests run; not a `Record`, because its ``digest`` is that of the built layer."""
+    """A pinned set of packages in which tests run; no `Record`, because its ``digest`` is that of the built layer."""
 
     model_config = Record.model_config
 

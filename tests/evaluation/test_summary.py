@@ -105,7 +105,7 @@ def test_imported_tasks_have_an_official_column(store, task):
     for name, kind in kinds.items():
         passed = {} if name == "c" else {"tests": tests}
         verdict = make_verdict(kind).model_copy(update={"tests": {}, **passed})
-        trajectory = replace(make_trajectory(f"t-{name}", name), verdict=verdict)
+        trajectory = replace(make_trajectory(f"t-{name}", name, group_id=name), verdict=verdict)
         store.add_trajectory(trajectory, phase=eval_phase("rl", "imported"), step=0, split="test")
     known = {"a": imported, "b": opened, "c": imported}
     (stage,) = build_summary(store, {}, tasks=known).stages
