@@ -82,8 +82,22 @@ def _link(made: Any) -> None:
     made.commit("Link")
 
 
+def _partial(made: Any) -> None:
+    """Lose the blob of a file, as in a clone that left out large ones."""
+    made.write("large.bin", "x" * 99)
+    made.commit("Large")
+    blob = made.git("rev-parse", "HEAD:large.bin")
+    (made.folder / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+
+
 @pytest.mark.parametrize(
-    ("change", "reason"), [(_submodule, "submodules"), (_lfs, "lfs_pointers"), (_link, "unsafe_links")]
+    ("change", "reason"),
+    [
+        (_submodule, "submodules"),
+        (_lfs, "lfs_pointers"),
+        (_link, "unsafe_links"),
+        (_partial, "missing_from_the_clone"),
+    ],
 )
 def test_what_cannot_be_pinned_is_refused_by_its_kind(
     tmp_path: Path, store: LayerStore, change: Callable[[Any], None], reason: str, make_repository: Maker

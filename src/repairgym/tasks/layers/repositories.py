@@ -31,10 +31,13 @@ _SETTINGS = ("safe.directory=*", "core.fsmonitor=false", "core.hooksPath=/dev/nu
 _SAFE = [part for setting in (*_SETTINGS, "protocol.ext.allow=never") for part in ("-c", setting)]
 
 
+UnsupportedReason = Literal["submodules", "lfs_pointers", "unsafe_links", "too_large", "missing_from_the_clone"]
+
+
 class UnsupportedTreeError(TaskError):
     """A commit whose files cannot be pinned."""
 
-    def __init__(self, reason: Literal["submodules", "lfs_pointers", "unsafe_links", "too_large"], path: str) -> None:
+    def __init__(self, reason: UnsupportedReason, path: str) -> None:
         self.reason = reason
         self.path = path
         super().__init__(f"{path}: {reason.replace('_', ' ')}; the commit is left out")
@@ -152,9 +155,11 @@ class GitRepository:
         """Write the files of a commit below ``place``; `UnsupportedTreeError` if they cannot be pinned."""
         listing = self.git("ls-tree", "-r", "-z", "-l", f"{commit_id}:{self.subdirectory}").decode("utf-8", "replace")
         entries = [_parse_entry(line) for line in listing.split("\0") if line]
-        for mode, _, _, path in entries:
+        for mode, _, size, path in entries:
             if mode == "160000":
                 raise UnsupportedTreeError("submodules", path)
+            if size < 0:
+                raise UnsupportedTreeError("missing_from_the_clone", path)
         if sum(size for _, _, size, _ in entries) > MAX_TREE_BYTES:
             raise UnsupportedTreeError("too_large", f"{commit_id[:12]} (more than {MAX_TREE_BYTES >> 20} MiB)")
         blobs = self.read_blobs([blob_id for _, blob_id, _, _ in entries])
@@ -240,9 +245,10 @@ def _write_version_files(tree: Path, version: str) -> None:
 
 
 def _parse_entry(line: str) -> tuple[str, str, int, str]:
+    """Return mode, blob, size (-1: the clone, a partial one, lacks the blob) and path of a line of ``ls-tree -l``."""
     head, _, path = line.partition("\t")
     mode, _, blob_id, size = head.split()
-    return mode, blob_id, 0 if size == "-" else int(size), path
+    return mode, blob_id, int({"-": 0, "BAD": -1}.get(size, size)), path
 
 
 def _write_entry(place: Path, mode: str, path: str, content: bytes) -> None:
