@@ -176,3 +176,13 @@ def test_a_copy_has_one_of_the_rows_that_the_task_has_from_a_fixture(tested):
     outcomes = {**dict.fromkeys(ids, TestOutcome.PASSED), decoy: TestOutcome.PASSED}
     assert first.is_one(decoy)
     assert first.wrong(run_of(outcomes))
+
+
+def test_no_copy_hides_an_inherited_test(tested):
+    text = "class TestIt(Inherited):\n    def test_get(self):\n        value = m.update(1)\n        assert value == 1\n"
+    inherited = tuple(f"test_m.py::TestIt::test_{word}" for word in ("update", "value", "Inherited"))
+    task = tested.model_copy(update={"fail_to_pass": ("test_m.py::TestIt::test_get",), "pass_to_pass": inherited})
+    for number in range(40):
+        canaries = make_canaries(task, {"test_m.py": text}, bytes([number]) * 32, 3)
+        assert canaries.expected
+        assert not canaries.expected.keys() & set(inherited)

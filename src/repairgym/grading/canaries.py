@@ -93,11 +93,12 @@ def _passes(run: TestRun, name: str) -> bool:
 class _File:
     """One test file with its canaries."""
 
-    def __init__(self, task: Task, path: str, layout: Layout, source: random.Random) -> None:
+    def __init__(self, task: Task, path: str, layout: Layout, taken: set[str], source: random.Random) -> None:
+        """Prepare ``path``; no copy takes a name of ``taken``: a class may inherit its tests from another file."""
         self.layout = layout
         self.path = path
         self._source = source
-        self._taken: set[str] = set()
+        self._taken = taken
         self._inserted: list[Insertion] = []
         self._replaced: dict[tuple[int, int], str] = {}
         needed = _names(task.fail_to_pass, path) | _names(task.pass_to_pass, path) | _names(task.visible_tests, path)
@@ -256,11 +257,13 @@ def make_canaries(task: Task, tests: Mapping[str, str], secret: bytes, num: int)
     ``tests`` are the pinned texts of the task's test files by path; ``secret`` has at least 16 bytes and is used once.
     """
     source = random.Random(hashlib.sha256(secret + task.id.encode()).digest())
+    needed = task.fail_to_pass + task.pass_to_pass + task.visible_tests
     wanted = {file_of(test_id) for test_id in task.fail_to_pass + task.pass_to_pass}
     layouts = {path: layout for path in sorted(wanted & tests.keys()) if (layout := layout_of(tests[path]))}
     if not layouts or num == 0 or not task.runner.is_signed:
         return NO_CANARIES
-    files = [_File(task, path, layout, source) for path, layout in layouts.items()]
+    taken = {test_id.partition("[")[0].rpartition("::")[2] for test_id in needed}
+    files = [_File(task, path, layout, taken, source) for path, layout in layouts.items()]
     mixed = _Mixed(files, source)
     mixed.add_decoys()
     for index in range(num):
