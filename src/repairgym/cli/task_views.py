@@ -67,7 +67,7 @@ def _print_outcome(console: Console, outcome: BuildOutcome | None) -> None:
         )
         for name, official, certified in pairs:
             _line(console, f"  {name}: {official} official, {certified} certified")
-        for name in ("unmatched", "passed_before", "missing_before", "failed_after"):
+        for name in ("unmatched", "passed_before", "missing_before", "failed_after", "network"):
             if ids := getattr(counts, name):
                 _line(console, f"  {name.replace('_', ' ')}: {escape(', '.join(ids[:_NUM_VALUES_SHOWN]))} ({len(ids)})")
 

@@ -5,16 +5,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.tasks.imported.conftest import OLD_TESTS
 
 from repairgym.config.sandbox import LayersConfig
 from repairgym.config.tasks import ImportedConfig
+from repairgym.diffs.make import unified_diff
 from repairgym.errors import InputError, TaskError
 from repairgym.grading.decision import channel_findings
+from repairgym.records import TestOutcome, TestResult, TestRun
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.tasks.build.validation import imported_layers
 from repairgym.tasks.imported.build_imported import ImportedBuilder
 from repairgym.tasks.imported.building import BuildError, ProjectBuilder
-from repairgym.tasks.imported.certifying import Certifier
+from repairgym.tasks.imported.certifying import Certifier, network_failures
 from repairgym.tasks.imported.environments import Wanted, freeze
 from repairgym.tasks.imported.harness import HarnessFiles
 from repairgym.tasks.imported.installation import Installed, graded_tree, install
@@ -153,3 +156,33 @@ async def test_a_record_becomes_a_task_and_is_not_built_twice(
     (task,) = TaskStore(folder).load()
     assert list(TaskStore(folder).iter_left_unbuilt()) == []
     assert imported_layers(task, layers)[1].name == task.base_tree
+
+
+@pytest.mark.parametrize(
+    ("message", "is_network"),
+    [
+        ("socket.gaierror: [Errno -3] Temporary failure in name resolution", True),
+        ("ConnectionError: HTTPConnectionPool(host='httpbin.org', port=80): Max retries exceeded with url: /get", True),
+        ("OSError: [Errno 101] Network is unreachable", True),
+        ("AssertionError: assert ConnectionRefusedError == OSError", False),
+    ],
+)
+def test_failures_without_a_network_are_known_by_their_message(message: str, is_network: bool) -> None:
+    result = TestResult(outcome=TestOutcome.FAILED, message=message)
+    run = TestRun(results={"a": result, "b": TestResult(outcome=TestOutcome.PASSED)}, exit_status=1)
+    assert network_failures(run, ("a", "b", "gone")) == (("a",) if is_network else ())
+
+
+@pytest.mark.asyncio
+async def test_a_record_whose_tests_need_a_network_says_so(
+    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend
+) -> None:
+    asking = "import socket\n\n\ndef test_double():\n    socket.getaddrinfo('httpbin.invalid', 80)\n"
+    files = {"test_patch": unified_diff({"tests/test_calc.py": OLD_TESTS}, {"tests/test_calc.py": asking})}
+    lists = {"fail_to_pass": record.fail_to_pass[:1], "pass_to_pass": ()}
+    asked = record.model_copy(update={**files, **lists})
+    tree = graded_tree(store, GitRepository(clones / "acme__calc"), asked)
+    installed = Installed(Path(sys.prefix), tree, ("src",))
+    config = ImportedConfig(repos=str(clones), num_certificate_runs=1)
+    with pytest.raises(TaskError, match="; need a network, which sandboxes lack: 1"):
+        await Certifier(asked, installed, HERE, backend, config).certify()

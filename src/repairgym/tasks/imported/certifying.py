@@ -6,6 +6,7 @@ record names it; a test of the record that no run had under its name is counted,
 that pass in the agent's own tree.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -36,6 +37,10 @@ NUM_VISIBLE = 20
 MIN_RUN_TIMEOUT_S, MIN_TEST_TIMEOUT_S = 60.0, 10.0
 _FACTOR = 4.0
 """Ratio of a task's deadlines to what its runs took here."""
+_UNREACHABLE = re.compile(
+    r"gaierror|name resolution|Name or service not known|nodename nor servname|Network is unreachable|No route to host|"
+    r"Max retries exceeded|NewConnectionError|Failed to resolve|URLError"
+)
 
 
 class NotCertifiedError(TaskError):
@@ -58,6 +63,8 @@ class TestCounts(Record):
     failed_after: tuple[str, ...] = ()
     """Tests of the record that do not pass with the repair here."""
     unstable: tuple[str, ...] = ()
+    network: tuple[str, ...] = ()
+    """Those of `failed_after` that fail because sandboxes have no network."""
 
     @property
     def differences(self) -> dict[str, tuple[str, ...]]:
@@ -117,7 +124,8 @@ class Certifier:
         matches = self._match(names, first)
         wanted = tuple(dict.fromkeys(own for ids in matches.values() for own in ids))
         if not any(first.outcome(name) is TestOutcome.PASSED for name in wanted):
-            raise NotCertifiedError(f"no test of the record passes with the repair: {_first_reason(first, wanted)}")
+            reason = _first_reason(first, wanted) + _without_network(network_failures(first, wanted))
+            raise NotCertifiedError(f"no test of the record passes with the repair: {reason}")
         num_runs = self.config.num_certificate_runs
         gold = [await self._run(self.task.gold_files, wanted) for _ in range(num_runs)]
         empty = [await self._run({}, wanted) for _ in range(num_runs)]
@@ -202,6 +210,7 @@ class Certifier:
             missing_before=tuple(name for name in listed if before.outcome(name) is TestOutcome.MISSING),
             failed_after=tuple(name for name in wanted if after.outcome(name) is not TestOutcome.PASSED),
             unstable=unstable,
+            network=network_failures(after, wanted),
         )
 
     def _assemble(
@@ -268,6 +277,16 @@ class Certifier:
         return tuple(sorted((files | changed | near) - self.task.gold_files.keys()))
 
 
+def network_failures(run: TestRun, wanted: Iterable[str]) -> tuple[str, ...]:
+    """Return the tests of ``run`` that failed because a host could not be reached."""
+    results = ((name, run.results.get(name)) for name in wanted)
+    return tuple(name for name, result in results if result and _UNREACHABLE.search(result.message))
+
+
+def _without_network(names: Sequence[str]) -> str:
+    return f"; need a network, which sandboxes lack: {len(names)}" if names else ""
+
+
 def _first_reason(run: TestRun, wanted: Iterable[str]) -> str:
     results = [run.results[name] for name in wanted if name in run.results] or list(run.results.values())
     messages = [result.message for result in results if result.message]
@@ -283,4 +302,5 @@ def _explain(counts: TestCounts) -> str:
         (counts.unstable, "are unstable"),
     )
     told = ", ".join(f"{len(names)} {what}" for names, what in parts if names)
-    return f"none of {counts.num_official_fail_to_pass} tests fails before the repair and passes with it: {told}"
+    reason = f"none of {counts.num_official_fail_to_pass} tests fails before the repair and passes with it: {told}"
+    return reason + _without_network(counts.network)
