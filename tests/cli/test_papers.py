@@ -100,7 +100,7 @@ def test_every_step_of_a_page_passes_its_preflight(
     monkeypatch.chdir(tmp_path)
     said = "\n".join(run_step(words, monkeypatch) for words in commands(page))
     assert [demand for demand in asked if demand not in said] == []
-    assert "is not on this machine" not in said  # every model of a step is made by one before
+    assert "so its positions are not checked" not in said  # every model of a step is made by one before
 
 
 def test_a_step_that_was_not_stretched_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

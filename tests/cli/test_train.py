@@ -74,14 +74,14 @@ def test_a_model_folder_that_is_none_is_refused_before_anything_is_made(tmp_path
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_does_not_go_on_with_other_settings_or_another_model(tmp_path, synthetic_run):
+def test_a_run_does_not_go_on_with_other_settings_or_another_model(tmp_path, task_folder):
     run = tmp_path / "run"
     keep_config(run, CallConfig("train-rl", RlCommandConfig(seed=1)))
-    result = cli("rl", synthetic_run / "tasks", run, BASE)
+    result = cli("rl", task_folder, run, BASE)
     assert result.exit_code == 3
     assert "seed=0 (was 1)" in " ".join(result.output.split())
     (run / "checkpoints/start").mkdir(parents=True)
-    result = cli("dapo_two_stage", synthetic_run / "tasks", run, BASE)
+    result = cli("dapo_two_stage", task_folder, run, BASE)
     assert result.exit_code == 3
     assert "another model" in " ".join(result.output.split())
     assert not (run / "run.db").exists()

@@ -10,9 +10,18 @@ import pytest
 from repairgym.config.learning import AlgorithmConfig, ComputeConfig, LoraConfig, RftConfig, SftConfig
 from repairgym.config.loading import load_config, preset_file
 from repairgym.config.models import EngineConfig
-from repairgym.config.recipes import DistillThenGrpoConfig, RftCommandConfig, SftCommandConfig, TwoStageConfig
+from repairgym.config.pipeline import PipelineConfig
+from repairgym.config.recipes import (
+    DistillThenGrpoConfig,
+    RftCommandConfig,
+    RlCommandConfig,
+    SftCommandConfig,
+    StepDpoCommandConfig,
+    TwoStageConfig,
+)
+from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError
-from repairgym.sizing.preflight import Stage, preflight, stages_of
+from repairgym.sizing.preflight import Room, Stage, preflight, stages_of
 
 QWEN3_8B = {
     "model_type": "qwen3", "max_position_embeddings": 40_960, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -20,6 +29,7 @@ QWEN3_8B = {
     "rope_theta": 1_000_000.0,
 }  # fmt: skip
 K, GIB = 1024, 1 << 30
+LORA = RftConfig(trained=LoraConfig(), compute=ComputeConfig(is_bf16=True, is_checkpointing=True))
 
 
 @pytest.fixture
@@ -54,11 +64,11 @@ def test_memory_is_named_and_compared_with_the_gpu(model: Path) -> None:
     for part in (str(model), "32,768 tokens", "40,960 positions", "8 GPUs", "GiB each"):
         assert part in line
     with pytest.raises(ConfigError, match=r"about 1\d\d GiB each\): a GPU has 80 GiB for it; start more processes"):
-        list(preflight(model, stages, 1, 80 * GIB))
-    assert list(preflight(model, stages, 8, 80 * GIB)) == [line]
+        list(preflight(model, stages, 1, Room(80 * GIB)))
+    assert list(preflight(model, stages, 8, Room(80 * GIB))) == [line]
     for changes in ({"compute": compute.model_copy(update={"is_offloaded": True})}, {"trained": LoraConfig()}):
         learned = stages[0].learned.model_copy(update=changes)
-        assert list(preflight(model, [Stage(32 * K, learned, None)], 1, 80 * GIB))
+        assert list(preflight(model, [Stage(32 * K, learned, None)], 1, Room(80 * GIB)))
 
 
 def test_stored_episodes_are_as_long_as_the_positions_at_most(model: Path) -> None:
@@ -69,7 +79,7 @@ def test_stored_episodes_are_as_long_as_the_positions_at_most(model: Path) -> No
 
 def test_a_model_of_another_shape_has_no_estimate(model: Path) -> None:
     (model / "config.json").write_text(json.dumps(QWEN3_8B | {"num_experts": 64}))
-    (line,) = preflight(model, [Stage(4 * K, SftConfig(), None)], 1, 1 * GIB)
+    (line,) = preflight(model, [Stage(4 * K, SftConfig(), None)], 1, Room(1 * GIB, 1 * GIB))
     assert "GiB" not in line
 
 
@@ -78,14 +88,83 @@ def test_samplers_name_what_they_hold(model: Path) -> None:
     served, _ = preflight(model, [Stage(32 * K, RftConfig(), "vllm")], 1)
     assert "32,768 tokens for vllm on 1 GPUs or processes" in served
     assert "about 19.8 GiB each" in served  # 15.3 of weights and 4.5 of one context
-    engine = EngineConfig(num_slots=2, max_len_tokens=32 * K)
-    own, _ = preflight(model, [Stage(32 * K, RftConfig(), "embedded", engine=engine)], 1)
+    rollout = RolloutConfig(engine=EngineConfig(num_slots=2, max_len_tokens=32 * K))
+    own, _ = preflight(model, [Stage(32 * K, RftConfig(), "embedded", rollout=rollout)], 1)
     assert "about 48.5 GiB each" in own  # both in 32 bits, two contexts
     # Samplers are not on the learner's GPU.
     small = RftConfig(trained=LoraConfig(), compute=ComputeConfig(is_bf16=True, is_checkpointing=True))
-    assert len(list(preflight(model, [Stage(32 * K, small, "embedded", engine=engine)], 8, 40 * GIB))) == 2
+    assert len(list(preflight(model, [Stage(32 * K, small, "embedded", rollout=rollout)], 8, Room(40 * GIB)))) == 2
 
 
 def test_rft_on_a_stored_run_samples_nothing() -> None:
-    (stage,) = stages_of(RftCommandConfig(), is_sampling=False)
-    assert stage.sampler is None
+    (stage,) = stages_of(RftCommandConfig(), is_sampling=False, stored_tokens=5000)
+    assert (stage.sampler, stage.context_tokens) == (None, 5000)
+
+
+def test_stored_episodes_beyond_the_positions_are_rejected_before_anything_is_loaded(model: Path) -> None:
+    for config in (SftCommandConfig(), StepDpoCommandConfig(), RftCommandConfig()):
+        fits, long = (stages_of(config, is_sampling=False, stored_tokens=num) for num in (40_960, 40_961))
+        assert list(preflight(model, fits, 1))
+        with pytest.raises(ConfigError, match=r"40,961 tokens for learner .* 40,960 positions"):
+            list(preflight(model, long, 1))
+
+
+def test_host_memory_is_compared_where_the_learner_has_no_gpu(model: Path) -> None:
+    """16 bytes of each of 8.19e9 parameters are 122 GiB in one process; two processes on a machine hold them once."""
+    stages = [Stage(1 * K, SftConfig(compute=ComputeConfig(micro_batch_tokens=1 * K, is_checkpointing=True)), None)]
+    with pytest.raises(
+        ConfigError, match=r"at least 12\d GiB .*1 learners 12\d\); this machine .* has 100: start fewer"
+    ):
+        list(preflight(model, stages, 1, Room(host_bytes=100 * GIB)))
+    _, line = preflight(model, stages, 1, Room(host_bytes=256 * GIB))
+    assert "GiB in the machine's memory (1 learners 12" in line
+    assert line.endswith("of 256")
+    _, shared = preflight(model, stages, 8, Room(host_bytes=100 * GIB, num_local=2))
+    assert "(2 learners " in shared
+    _, dry = preflight(model, stages, 1, Room(host_bytes=100 * GIB, is_here=False))
+    assert dry.endswith("this machine has 100, too few to run it here")
+
+
+def test_engines_of_all_workers_are_in_host_memory_beside_the_learner(model: Path) -> None:
+    """An engine cannot do without 30.5 GiB of float32 weights and 0.28 GiB of one context of 1,024 tokens."""
+    learned = SftConfig(compute=ComputeConfig(is_bf16=True, is_checkpointing=True))
+    rollout = RolloutConfig(num_workers=3, engine=EngineConfig(num_slots=4))
+    (stage,) = stages_of(RlCommandConfig(rollout=rollout))
+    assert stage.num_engines == 3
+    three = Stage(1 * K, learned, "embedded", rollout=rollout, num_engines=3)
+    lines = list(preflight(model, [three], 8, Room(gpu_bytes=80 * GIB, host_bytes=128 * GIB, num_local=8)))
+    assert "at least 92.4 GiB in the machine's memory (3 engines 92.4), of 128" in lines[-1]
+    with pytest.raises(ConfigError, match=r"3 engines 92\.4\); this machine .* has 64"):
+        list(preflight(model, [three], 8, Room(gpu_bytes=80 * GIB, host_bytes=64 * GIB, num_local=8)))
+    # One process reads a whole model before it goes to its GPU; offloaded shards stay in host memory.
+    one = [Stage(1 * K, LORA, None)]
+    assert "weights while loading 30.5" in list(preflight(model, one, 1, Room(80 * GIB, 64 * GIB)))[-1]
+    assert len(list(preflight(model, one, 8, Room(80 * GIB, 64 * GIB, num_local=8)))) == 1
+    offloaded = learned.model_copy(update={"compute": learned.compute.model_copy(update={"is_offloaded": True})})
+    with pytest.raises(ConfigError, match="weights, gradients and moments 122"):
+        list(preflight(model, [Stage(1 * K, offloaded, None)], 8, Room(80 * GIB, 64 * GIB, num_local=8)))
+
+
+def test_a_cache_that_one_engine_takes_at_its_start_must_fit(model: Path) -> None:
+    """64 slots of 32,769 tokens of 288 KiB: 576 GiB, which a machine of 256 GiB cannot give however few are used."""
+    engine = EngineConfig(num_slots=64, max_len_tokens=32 * K)
+    stage = Stage(1 * K, LORA, "embedded", rollout=RolloutConfig(engine=engine), num_engines=1)
+    with pytest.raises(ConfigError, match=r"1 engines 607\).*rollout\.engine\.num_slots"):
+        list(preflight(model, [stage], 8, Room(80 * GIB, 256 * GIB, num_local=8)))
+
+
+def test_settings_of_an_engine_that_does_not_sample_are_named(model: Path) -> None:
+    rollout = RolloutConfig(
+        pipeline=PipelineConfig(max_len_tokens=32 * K), engine=EngineConfig(num_slots=8, max_len_tokens=4 * K)
+    )
+    idle, *_ = preflight(model, [Stage(32 * K, LORA, "vllm", rollout=rollout)], 1)
+    assert idle.startswith("rollout.engine.num_slots=8, rollout.engine.max_len_tokens=4096: no effect, vllm samples")
+    assert "rollout.pipeline.max_len_tokens=32768" in idle
+    with pytest.raises(ConfigError, match=r"max_len_tokens=32768 is more than the embedded engine keeps.*now 4096"):
+        list(preflight(model, [Stage(32 * K, LORA, "embedded", rollout=rollout)], 1))
+
+
+def test_a_windowed_model_is_not_learned_and_has_no_estimate(model: Path) -> None:
+    (model / "config.json").write_text(json.dumps(QWEN3_8B | {"model_type": "mistral", "sliding_window": 4096}))
+    with pytest.raises(ConfigError, match=r"config\.json has sliding_window=4096.*under verl with vLLM"):
+        list(preflight(model, [Stage(1 * K, LORA, None)], 1))

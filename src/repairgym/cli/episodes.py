@@ -90,8 +90,6 @@ def _print_verdicts(
 
 
 PIPELINES = ("compact", "simplified", "full", "paper_b")
-_UNBOUNDED = "rollout.engine.max_len_tokens=1048576"
-"""Scripts use no engine, but the context of a pipeline must fit its bound."""
 
 
 def scaffolds(
@@ -129,7 +127,7 @@ def scaffolds(
 
 def _load(name: str, overrides: list[str]) -> RolloutConfig:
     file, choice = (Path(name), []) if name.endswith(".toml") else (None, [f"rollout.pipeline.type={name}"])
-    return load_config(RolloutCommandConfig, file, [*choice, _UNBOUNDED, *overrides]).rollout
+    return load_config(RolloutCommandConfig, file, [*choice, *overrides]).rollout
 
 
 _NUM_SHOWN = 10

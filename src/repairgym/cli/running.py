@@ -89,7 +89,19 @@ def _say(text: str) -> None:
 
 
 def check_policy(ref: PolicyRef, model: Path, rollout: RolloutConfig) -> None:
-    """Check the servers of the policy ``vllm`` before a run; ``model`` is the folder with its tokenizer."""
+    """Check, before a run, that the engine or the server of a policy takes its episodes; ``model`` has its tokenizer.
+
+    Scripts have no context. A line names what an engine needs, or which of its settings a server makes idle.
+    """
+    if ref.endpoint is not None:
+        _say(rollout.describe_idle_engine(ref.protocol))
+    elif ref.folder:
+        from repairgym.sizing.positions import read_positions
+        from repairgym.sizing.preflight import dense_shape, sampler_lines
+
+        folder, context = Path(ref.folder), rollout.pipeline.max_len_tokens
+        for line in sampler_lines(read_positions(folder), dense_shape(folder), "embedded", rollout, context):
+            _say(line)
     if ref.protocol == "vllm" and ref.endpoint is not None:
         from repairgym.inference.loading import load_tokenizer
         from repairgym.inference.renderer import ChatRenderer

@@ -25,13 +25,19 @@ from repairgym.cli.options import (
     config_files,
     configured,
 )
+from repairgym.cli.preflights import (
+    check_contexts,
+    check_dry_run,
+    check_dry_selections,
+    check_selections,
+    local_model,
+    this_room,
+)
 from repairgym.cli.verl import Machine, VerlRecipeOption, load_verl_plan
 from repairgym.config import recipes
 from repairgym.config.algorithms import PRESETS
 from repairgym.config.learning import AlgorithmConfig, SftConfig, StepDpoConfig
 from repairgym.errors import ConfigError
-from repairgym.inference.model_source import SHIPPED, shipped_base
-from repairgym.sizing.preflight import TrainCommandConfig
 from repairgym.training.run_settings import CallConfig, keep_config
 
 START = "start"
@@ -62,35 +68,7 @@ def _train(run: Path, recipe: Callable[[], str], *trained: SftConfig | Algorithm
     lead_or_follow(lambda: typer.echo(f"model: {run / 'checkpoints' / recipe()}"), *trained)
 
 
-def _check_contexts(model: Path, config: TrainCommandConfig, mark: str = "", *, is_sampling: bool = True) -> None:
-    """Check, before anything is loaded, that learner and sampler take the episodes of ``config``; print what they need.
-
-    `ConfigError`: they cannot. ``is_sampling`` is false for RFT on a stored run.
-    """
-    from repairgym.learning.distributed.fsdp import gpu_bytes, is_leading, num_processes
-    from repairgym.sizing.preflight import preflight, stages_of
-
-    for line in preflight(model, stages_of(config, is_sampling=is_sampling), num_processes(), gpu_bytes()):
-        if is_leading():
-            typer.echo(f"{mark}{line}")
-
-
-def _check_dry(config: TrainCommandConfig, given: dict[str, Any]) -> None:
-    """Check the contexts of a dry run as comments of its TOML, where the model is on this machine."""
-    if folder := _local_model(given["start"]):
-        _check_contexts(folder, config, "# ", is_sampling=given.get("tasks", "") is not None)
-
-
-def _local_model(start: Path) -> Path | None:
-    """Return the folder of a model argument if it is here; nothing is downloaded."""
-    folder = shipped_base() if str(start) == SHIPPED else start
-    if (folder / "config.json").is_file():
-        return folder
-    typer.echo(f"# {start} is not on this machine, so its positions are not checked")
-    return None
-
-
-_configured = partial(configured, check_dry=_check_dry)
+_configured = partial(configured, check_dry=check_dry_run)
 
 
 @app.command()
@@ -124,7 +102,7 @@ def sft(run: RunFolder, start: Start, config: recipes.SftCommandConfig) -> None:
     """
     check_run(run)
     model = find_model(start)
-    _check_contexts(model, config)
+    check_contexts(model, config, run)
     _fit_stored(run, model, "sft", config.phase, config.max_per_task, config.sft)
 
 
@@ -145,10 +123,11 @@ def rft(
             raise ConfigError(f"sampler={config.sampler!r} samples nothing without --tasks; name a folder of tasks")
         check_run(run)
     folder, model = tasks and check_tasks(tasks), find_model(start)
-    _check_contexts(model, config, is_sampling=folder is not None)
+    check_contexts(model, config, None if folder else run)
     if folder is None:
         _fit_stored(run, model, "rft", config.phase, config.collect.max_per_task, config.rft)
         return
+    check_selections(config, folder)
     served = None
     if config.sampler != "embedded":
         served = find_policy(config.sampler, config.rollout.temperature, config.endpoint)
@@ -182,7 +161,7 @@ def _fit_stored(run: Path, model: Path, stage: str, phase: str, max_per_task: in
 
 
 @app.command("step_dpo")
-@configured
+@_configured
 def step_dpo(run: RunFolder, start: Start, config: recipes.StepDpoCommandConfig) -> None:
     """Prefer the actions of a run that led to more reward than others after the same history (Agent Q).
 
@@ -190,6 +169,7 @@ def step_dpo(run: RunFolder, start: Start, config: recipes.StepDpoCommandConfig)
     """
     check_run(run)
     model = find_model(start)
+    check_contexts(model, config, run)
     from repairgym.recipes.step_dpo import step_dpo
     from repairgym.rollout.store import RunStore
 
@@ -216,7 +196,8 @@ def rl(tasks: Tasks, run: NewRun, start: Start, config: recipes.RlCommandConfig)
     Example: repairgym train rl tasks runs/rl models/rft rl.num_groups=16 rl.algorithm.group_size=8
     """
     model = _check_paths(tasks, run, start)
-    _check_contexts(model, config)
+    check_contexts(model, config)
+    check_selections(config, tasks)
     from repairgym.cli.running import import_checkpoint, open_run
     from repairgym.rollout.names import RL
     from repairgym.training.rl_loop import run_rl_stage
@@ -239,7 +220,8 @@ def dapo_two_stage(tasks: Tasks, run: NewRun, start: Start, config: recipes.TwoS
     Example: repairgym train dapo_two_stage tasks runs/two models/rft --preset paper_b/two_stage
     """
     model = _check_paths(tasks, run, start)
-    _check_contexts(model, config)
+    check_contexts(model, config)
+    check_selections(config, tasks)
     from repairgym.cli.running import import_checkpoint, open_run
     from repairgym.recipes.dapo_two_stage import dapo_two_stage
 
@@ -260,7 +242,8 @@ def distill_then_grpo(tasks: Tasks, run: NewRun, start: Start, config: recipes.D
     Example: repairgym train distill_then_grpo tasks runs/a models/base --preset paper_a/distill_then_grpo
     """
     model = _check_paths(tasks, run, start)
-    _check_contexts(model, config)
+    check_contexts(model, config)
+    check_selections(config, tasks)
     collect = config.collect_rollout or config.rollout
     teacher = find_policy(config.teacher, collect.temperature, config.endpoint)
     from repairgym.cli.running import check_policy, import_checkpoint, open_run
@@ -295,24 +278,25 @@ def verl(
     Example: repairgym train verl tasks runs/verl models/rft --config rl.toml --machine verl_cpu rl.num_groups=4
     """
     plan = load_verl_plan(recipe, config_files(config, preset), machine, overrides or [])
-    from repairgym.bridges.verl.training import check_contexts, check_stages, stages_of, train_with_verl
-    from repairgym.learning.distributed.fsdp import gpu_bytes
+    from repairgym.bridges.verl import training
 
     if dry_run:
         typer.echo(plan.as_toml(), nl=False)
-    stages = stages_of(plan.config)
-    check_stages(stages, plan.machine)
+    stages = training.stages_of(plan.config)
+    training.check_stages(stages, plan.machine)
     if dry_run:
-        folder = _local_model(start)
-        for line in check_contexts(folder, plan.config, plan.machine, gpu_bytes()) if folder else ():
+        check_dry_selections(plan.config, tasks)
+        folder, room = local_model(start), this_room(is_here=False)
+        for line in training.check_contexts(folder, plan.config, plan.machine, room) if folder else ():
             typer.echo(f"# {line}")
         return
     from repairgym.bridges.versions import check_verl_versions
 
     check_verl_versions(plan.machine)
     model = _check_paths(tasks, run, start)
-    for line in check_contexts(model, plan.config, plan.machine, gpu_bytes()):
+    for line in training.check_contexts(model, plan.config, plan.machine, this_room()):
         typer.echo(line)
+    check_selections(plan.config, tasks)
     from repairgym.cli.running import import_checkpoint, open_run, require_one_process
 
     require_one_process()
@@ -320,5 +304,5 @@ def verl(
     with open_run(run, tasks, model, stages[0].rollout, plan.config.seed, plan.config.watch, call) as opened:
         keep_config(run, machine_call)
         import_checkpoint(run, model, START)
-        stage = train_with_verl(opened, plan.config, plan.machine, tasks, plan.comments)
+        stage = training.train_with_verl(opened, plan.config, plan.machine, tasks, plan.comments)
     typer.echo(f"model: {run / 'checkpoints' / stage}")

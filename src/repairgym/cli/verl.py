@@ -144,7 +144,11 @@ def sft(
 
     Example: repairgym verl sft runs/own models/base verl-rft --recipe rft rft.compute.micro_batch_tokens=131072
     """
+    from repairgym.bridges.verl.demands import supervised_demand
     from repairgym.bridges.verl.supervised import write_supervised
+    from repairgym.learning.distributed.fsdp import gpu_bytes
+    from repairgym.sizing.positions import check_demand, read_positions
+    from repairgym.sizing.preflight import dense_shape
     from repairgym.training.supervised import stored_samples
 
     plain, of_machine = _split_overrides(overrides or [])
@@ -159,6 +163,8 @@ def sft(
     model = find_model(start)
     with open_stored(run) as store:
         samples = stored_samples(store, plan.phase, max_per_task, trained, model)
+    demand = supervised_demand(dense_shape(model), trained, max(map(len, samples)), loaded, gpu_bytes())
+    typer.echo(check_demand(read_positions(model), demand), err=True)
     command, variables = write_supervised(samples, trained, loaded, model, out)
     num_left_out = len(samples) % trained.batch_size
     typer.echo(f"{len(samples)} samples; verl leaves {num_left_out} out of each pass: it learns whole batches only")

@@ -44,12 +44,12 @@ class ModelConfig(Record):
 
 
 class EngineConfig(Record):
-    """Bounds of the embedded inference engine."""
+    """Bounds of the embedded inference engine; servers have bounds of their own."""
 
     num_slots: PositiveInt = 64
     """Sessions in the KV cache at one time; more sessions evict the least recently used."""
     max_len_tokens: PositiveInt = 1024
-    """Longest prompt plus completion."""
+    """Longest prompt plus completion; at least `rollout.pipeline.max_len_tokens`."""
     prefill_tokens: PositiveInt = 2048
     """Padded tokens of one prefill forward; longer prompts are computed in chunks."""
     min_share_tokens: PositiveInt = 16
@@ -61,6 +61,14 @@ class EngineConfig(Record):
     is_batch_invariant: bool = False
     """Compute every session alone and without prefix sharing. Results are then bitwise equal, independent of other
     sessions and of interruptions (CPU, one thread). Several times slower."""
+
+    def require_room(self, num_tokens: int) -> None:
+        """Raise a `ConfigError` where episodes of ``num_tokens`` are longer than what the engine keeps."""
+        if num_tokens > self.max_len_tokens:
+            raise ConfigError(
+                f"rollout.pipeline.max_len_tokens={num_tokens} is more than the embedded engine keeps; set "
+                f"rollout.engine.max_len_tokens (now {self.max_len_tokens}) to at least as much"
+            )
 
 
 class TeacherNoise(Record):

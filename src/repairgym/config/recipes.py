@@ -241,6 +241,11 @@ class DemoConfig(Record):
 
     _episodes_can_train = model_validator(mode="after")(_check_training)
 
+    @model_validator(mode="after")
+    def _engine_keeps_episodes(self) -> Self:
+        self.rollout.require_engine_room()
+        return self
+
 
 class RlCommandConfig(Record):
     """`repairgym train rl`."""

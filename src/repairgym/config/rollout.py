@@ -49,12 +49,7 @@ class RolloutConfig(Record):
     layers: LayersConfig = LayersConfig()
 
     @model_validator(mode="after")
-    def _episodes_fit_the_engine(self) -> Self:
-        if self.pipeline.max_len_tokens > self.engine.max_len_tokens:
-            raise ValueError(
-                f"pipeline.max_len_tokens={self.pipeline.max_len_tokens} is more than the engine keeps; "
-                f"set engine.max_len_tokens (now {self.engine.max_len_tokens}) to at least as much"
-            )
+    def _slots_are_kept(self) -> Self:
         if self.engine.is_batch_invariant and self.max_in_flight > self.engine.num_slots:
             raise ValueError(
                 f"engine.is_batch_invariant with max_in_flight={self.max_in_flight} and engine.num_slots="
@@ -62,6 +57,18 @@ class RolloutConfig(Record):
                 "max_in_flight to at most num_slots"
             )
         return self
+
+    def require_engine_room(self) -> None:
+        """Raise a `ConfigError` where an episode is longer than what the embedded engine, if it samples, keeps."""
+        self.engine.require_room(self.pipeline.max_len_tokens)
+
+    def describe_idle_engine(self, sampler: str) -> str:
+        """Return a line on the engine's settings that have no effect, as ``sampler`` samples; empty without any."""
+        default = EngineConfig()
+        names = [name for name in EngineConfig.model_fields if getattr(self.engine, name) != getattr(default, name)]
+        given = ", ".join(f"rollout.engine.{name}={getattr(self.engine, name)}" for name in names)
+        bound = f"an episode has up to rollout.pipeline.max_len_tokens={self.pipeline.max_len_tokens}"
+        return given and f"{given}: no effect, {sampler} samples; {bound}, within the context of its server"
 
 
 TrackerName = Literal["jsonl", "tensorboard", "wandb"]

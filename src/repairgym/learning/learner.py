@@ -149,10 +149,7 @@ class Learner:
 
     def _share(self, samples: Sequence[Sample], scorer: Scorer) -> list[tuple[MicroBatch, bool]]:
         """The micro-batches of this process's context and whether they count (`World.share`)."""
-        # What follows the last learned token, the last observation of an episode, teaches nothing wherever it lies.
-        longest = max(
-            (int(np.flatnonzero(sample.weight)[-1]) + 1 for sample in samples if sample.num_learned), default=0
-        )
+        longest = max((sample.num_to_compute for sample in samples), default=0)
         positions = getattr(scorer.model.config, "max_position_embeddings", longest)
         if longest > positions:
             raise ConfigError(

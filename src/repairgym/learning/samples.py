@@ -65,6 +65,11 @@ class Sample:
         return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
     @property
+    def num_to_compute(self) -> int:
+        """Number of tokens up to the last learned one; an observation after it teaches nothing."""
+        return int(np.flatnonzero(self.weight)[-1]) + 1 if self.num_learned else 0
+
+    @property
     def num_learned(self) -> int:
         """Number of tokens with a weight."""
         return int(np.count_nonzero(self.weight))

@@ -30,18 +30,24 @@ def step_dpo(store: RunStore, start: Path, target: Path, config: StepDpoCommandC
     Raises:
         TaskError: no history of the phase was left by two actions whose values differ enough.
     """
-    pairs = action_pairs(store.trajectories(phase=config.phase), config.min_gap, config.max_per_task)
-    if not pairs:
-        raise TaskError(
-            f"phase {config.phase!r} has no two actions after one history that differ by more than {config.min_gap} in "
-            "reward; sample more trajectories per task (repairgym rollout num_samples=8), or lower min_gap"
-        )
+    pairs = stored_pairs(store, config)
     work = PreferenceWork(start, target, pairs, config.step_dpo)
     assign(work)
     trainer, metrics = work.learn()
     metrics["preference/num_pairs"] = float(len(pairs))
     store.add_metrics(f"train/{target.name}", trainer.learner.optimizer.num_done, metrics)
     return metrics
+
+
+def stored_pairs(store: RunStore, config: StepDpoCommandConfig) -> list[Pair]:
+    """Return the pairs of a stored run; raises as `step_dpo`."""
+    pairs = action_pairs(store.trajectories(phase=config.phase), config.min_gap, config.max_per_task)
+    if not pairs:
+        raise TaskError(
+            f"phase {config.phase!r} has no two actions after one history that differ by more than {config.min_gap} in "
+            "reward; sample more trajectories per task (repairgym rollout num_samples=8), or lower min_gap"
+        )
+    return pairs
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,7 @@ class PolicyCache:
 
     async def _load(self, ref: PolicyRef) -> EmbeddedPolicy:
         if self._embedded is None:
+            self._config.require_engine_room()
             self._embedded = EmbeddedPolicy.from_folder(Path(ref.folder), self._config.engine)
             self._loaded = None
         if self._loaded != (ref.folder, ref.version):

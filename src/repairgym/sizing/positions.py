@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from repairgym.errors import ConfigError, ModelFolderError
+from repairgym.sizing.attention import limited_attention
 
 Engine = Literal["learner", "embedded", "vllm", "verl"]
 _MAKERS_POSITIONS = {("qwen3", 40_960): 32_768, ("qwen3_moe", 40_960): 32_768}
@@ -45,6 +46,8 @@ class Positions:
     factor: float
     num_heads: int
     num_kv_heads: int
+    limited_attention: str = ""
+    """Fields by which some layers see less than the whole context."""
 
     @classmethod
     def of(cls, config: dict[str, Any], name: str) -> Self:
@@ -64,6 +67,7 @@ class Positions:
             factor=float(rope.get("factor") or 1.0),
             num_heads=num_heads,
             num_kv_heads=int(fields.get("num_key_value_heads") or num_heads),
+            limited_attention=limited_attention(config),
         )
 
     def accepted_by(self, engine: Engine) -> int:
@@ -108,6 +112,12 @@ def check_demand(positions: Positions, demand: Demand) -> str:
         f"{positions.name}: a context of {demand.context_tokens:,} tokens for {demand.engine} on {demand.num_gpus} "
         f"GPUs or processes (context over {demand.context_parallel}, weights over {demand.tensor_parallel}{memory})"
     )
+    if positions.limited_attention and demand.engine in ("learner", "embedded"):
+        raise ConfigError(
+            f"{told}: its config.json has {positions.limited_attention}, so some layers see less than the whole "
+            "context; expected full attention in every layer: use another model, or train this one under verl with "
+            "vLLM (repairgym train verl), which compute windows"
+        )
     if demand.context_tokens > longest:
         factor = least_factor(demand.context_tokens / positions.original)
         is_stretchable = positions.rope_type in _STRETCHABLE

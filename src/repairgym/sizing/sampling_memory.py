@@ -18,3 +18,12 @@ def embedded_bytes(shape: ModelShape, engine: EngineConfig) -> float:
     """Return the bytes of the host memory of one embedded engine: float32 weights and the cache of all its slots."""
     num_cached = engine.num_slots * (engine.max_len_tokens + 1)
     return 4.0 * shape.num_parameters + 2.0 * shape.kv_bytes_per_token * num_cached
+
+
+def engines_bytes(shape: ModelShape, engine: EngineConfig, context_tokens: int, num_engines: int) -> float:
+    """Return what ``num_engines`` engines of one machine cannot do without: weights, and one context in the cache.
+
+    A cache is taken whole when an engine starts, so one of them must fit, too; its pages are used as slots fill.
+    """
+    least = 4.0 * shape.num_parameters + 2.0 * shape.kv_bytes_per_token * (context_tokens + 1)
+    return max(num_engines * least, embedded_bytes(shape, engine)) if num_engines else 0.0

@@ -7,13 +7,13 @@ an iteration without a single valid verdict stops the run and never counts as fa
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from repairgym.config.recipes import RlConfig
 from repairgym.errors import ConfigError, SandboxError
 from repairgym.learning.curriculum import interleave, task_order
 from repairgym.learning.rewards import Rewards, make_shaping
-from repairgym.records import Trajectory
+from repairgym.records import Task, Trajectory
 from repairgym.rollout.jobs import PolicyRef, make_groups
 from repairgym.rollout.names import OWN
 from repairgym.training.rollout_batch import (
@@ -49,7 +49,9 @@ class GroupSampler:
         self._config = config
         self._phase = phase
         self._newest = newest
-        self._task_ids = _by_source(run, config, phase, task_ids)
+        selected = run.select(config.select, phase)
+        chosen = [task for task in selected if task_ids is None or task.id in task_ids]
+        self._task_ids = by_source(chosen, config.source_shares, phase)
         self._shares: dict[str, float] = {str(source): share for source, share in config.source_shares.items()}
         self._shaping = make_shaping(config.reward, run.pool.config.pipeline.max_episode_turns)
 
@@ -123,18 +125,20 @@ class GroupSampler:
         return {task_id: rewards for task_id, (_, rewards) in latest.items()}
 
 
-def _by_source(run: Run, config: RlConfig, phase: str, task_ids: Collection[str] | None) -> dict[str, list[str]]:
-    """Return source -> ids of its training tasks; without shares all are under one name."""
-    shares = config.source_shares
-    by_source: dict[str, list[str]] = {source: [] for source in shares or (_EVERY,)}
-    for task in run.select(config.select, phase):
+def by_source(tasks: Iterable[Task], shares: Collection[str], phase: str) -> dict[str, list[str]]:
+    """Return source -> ids of its training tasks; without shares all are under one name.
+
+    `ConfigError`: there is none, or none of a source that has a share.
+    """
+    ids: dict[str, list[str]] = {source: [] for source in shares or (_EVERY,)}
+    for task in tasks:
         source = task.source if shares else _EVERY
-        if source in by_source and (task_ids is None or task.id in task_ids):
-            by_source[source].append(task.id)
-    if empty := [source for source, known in by_source.items() if not known]:
+        if source in ids:
+            ids[source].append(task.id)
+    if empty := [source for source, known in ids.items() if not known]:
         of_what = f"of {', '.join(empty)}, which rl.source_shares gives a share" if shares else "among the chosen ids"
         raise ConfigError(f"{phase}: there is no training task {of_what}")
-    return by_source
+    return ids
 
 
 def describe_signal(run: Run, phase: str) -> str:

@@ -105,7 +105,7 @@ def test_held_out_tasks_are_evaluated_and_never_trained_on(make_episodes, traine
     assert len(episodes.rollout(["test-0"] * 2, trainer)["reward"]) == 2
     with pytest.raises(InputError, match="is not the id of a task"):
         episodes.rollout(["Fix my code"], trainer)
-    with pytest.raises(TaskError, match="validation"):
+    with pytest.raises(ConfigError, match="validation"):
         episodes.dataset_rows(TaskSelection(splits=("validation",)))
 
 

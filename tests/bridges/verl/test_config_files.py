@@ -22,7 +22,7 @@ from repairgym.config.cluster import VerlConfig
 from repairgym.config.loading import load_config
 from repairgym.config.recipes import DistillThenGrpoConfig, RlCommandConfig
 from repairgym.config.rollout import RolloutConfig
-from repairgym.errors import TaskError
+from repairgym.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
 CPU = VerlConfig(device="cpu", engine="embedded", gpus_per_node=2, rollout_tensor_parallel=1, sequence_parallel=1)
@@ -91,7 +91,7 @@ def test_rows_name_their_task_and_hide_the_solution(task, tmp_path):
 def test_rows_are_of_one_split(task, tmp_path):
     other = task.model_copy(update={"split": "validation" if task.split != "validation" else "train"})
     for tasks in ([], [task, other]):
-        with pytest.raises(TaskError, match="splits"):
+        with pytest.raises(ConfigError, match="splits"):
             write_rows(tasks, tmp_path / "rows.parquet")
 
 

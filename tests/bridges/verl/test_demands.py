@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.bridges.verl.training import check_contexts
+from repairgym.bridges.verl.training import check_contexts, check_stages, stages_of
 from repairgym.config.cluster import VerlConfig
 from repairgym.config.loading import load_config, preset_file
 from repairgym.config.recipes import DistillThenGrpoConfig
 from repairgym.errors import ConfigError
+from repairgym.sizing.preflight import Room
 
 QWEN3_32B = {
     "model_type": "qwen3", "max_position_embeddings": 131_072, "num_attention_heads": 64, "num_key_value_heads": 8,
@@ -28,10 +29,19 @@ def model(tmp_path: Path) -> Path:
     return tmp_path
 
 
+IDLE = "rollout.engine.max_len_tokens=131072: no effect, vLLM samples"
+
+
 def lines(model: Path, room_bytes: float | None = None, *recipe: str, **machine: object) -> list[str]:
+    """What is said of the GPUs."""
+    said = all_lines(model, Room(room_bytes), *recipe, **machine)
+    return [line for line in said if not line.startswith(IDLE)]
+
+
+def all_lines(model: Path, room: Room, *recipe: str, **machine: object) -> list[str]:
     config = load_config(DistillThenGrpoConfig, preset_file("paper_a/distill_then_grpo"), list(recipe))
     loaded = load_config(VerlConfig, preset_file("paper_a/verl")).model_copy(update=machine)
-    return check_contexts(model, config, loaded, room_bytes)
+    return list(check_contexts(model, config, loaded, room))
 
 
 def gib(line: str) -> float:
@@ -77,3 +87,29 @@ def test_an_embedded_engine_and_a_cpu_have_no_gpu_to_compare_with(model: Path) -
     training, sampling = lines(model, 1 * GIB, **machine)
     assert gib(training) > 61
     assert "for embedded on 8 GPUs or processes" in sampling
+
+
+def test_offloaded_weights_and_moments_are_in_host_memory(model: Path) -> None:
+    """Twelve bytes of each of 32.8e9 parameters; they are all on one node of eight."""
+    idle, _, _, host = all_lines(model, Room(H200, 1024 * GIB))
+    assert idle.startswith(IDLE)
+    assert "at least 366 GiB in the machine's memory (weights and moments 366), of 1.02e+03" in host
+    with pytest.raises(ConfigError, match=r"weights and moments 366\); this machine .* has 256"):
+        all_lines(model, Room(H200, 256 * GIB))
+    assert len(all_lines(model, Room(H200, 256 * GIB), ray_address="head:6379")) == 3  # other machines
+    assert len(all_lines(model, Room(H200, 256 * GIB), is_offloaded=False, num_nodes=4)) == 3
+
+
+def test_on_a_cpu_learners_and_engines_are_in_host_memory(model: Path) -> None:
+    machine = {"device": "cpu", "engine": "embedded", "gpus_per_node": 2, "sequence_parallel": 1}
+    machine |= {"rollout_tensor_parallel": 1}
+    with pytest.raises(ConfigError, match=r"2 engines \d.*, 2 learners .*this machine"):
+        all_lines(model, Room(host_bytes=256 * GIB), "rollout.engine.num_slots=1", **machine)
+    with pytest.raises(ConfigError, match="the embedded engine keeps no more"):
+        check_stages_of("rollout.engine.max_len_tokens=1024", **machine)
+
+
+def check_stages_of(*recipe: str, **machine: object) -> None:
+    config = load_config(DistillThenGrpoConfig, preset_file("paper_a/distill_then_grpo"), list(recipe))
+    loaded = load_config(VerlConfig, preset_file("paper_a/verl")).model_copy(update=machine)
+    check_stages(stages_of(config), loaded)

@@ -42,6 +42,7 @@ def check_rollout(config: RolloutConfig) -> None:
         )
     if config.temperature != 1.0:
         raise ConfigError(f"rollout.temperature={config.temperature}: RL samples at temperature 1; leave it out")
+    config.require_engine_room()
 
 
 def _forks(pipeline: PipelineConfig) -> str:

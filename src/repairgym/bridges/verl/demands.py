@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 from repairgym.bridges.verl.config_files import Stage
 from repairgym.config.cluster import VerlConfig
-from repairgym.config.learning import LoraConfig
+from repairgym.config.learning import AlgorithmConfig, LoraConfig, SftConfig
 from repairgym.sizing.positions import Demand
-from repairgym.sizing.sampling_memory import embedded_bytes, vllm_bytes
+from repairgym.sizing.sampling_memory import embedded_bytes, engines_bytes, vllm_bytes
 from repairgym.sizing.shapes import ModelShape
 from repairgym.sizing.step_memory import Share, step_parts
 
@@ -28,7 +28,7 @@ def stage_demands(
     """
     num_gpus = machine.num_nodes * machine.gpus_per_node
     context, parallel = stage.rollout.pipeline.max_len_tokens, machine.rollout_tensor_parallel
-    parts = None if shape is None else step_parts(shape, _share(shape, stage, machine))
+    parts = None if shape is None else step_parts(shape, _share(shape, stage.rl.algorithm, context, machine))
     room = room_bytes if machine.device == "cuda" else None
     step_bytes = sum(parts.values()) if parts else None
     yield Demand("verl", context, num_gpus, machine.sequence_parallel, parallel, step_bytes, room)
@@ -42,10 +42,33 @@ def stage_demands(
     yield Demand("vllm", context, num_gpus, tensor_parallel=parallel, step_bytes=held, room_bytes=free)
 
 
-def _share(shape: ModelShape, stage: Stage, machine: VerlConfig) -> Share:
-    compute, trained = stage.rl.algorithm.compute, stage.rl.algorithm.trained
-    context = stage.rollout.pipeline.max_len_tokens
-    num_tokens = max(context, compute.micro_batch_tokens) / machine.sequence_parallel
+def host_parts(shape: ModelShape, stage: Stage, machine: VerlConfig) -> dict[str, float]:
+    """Return what is in the memory of one machine at least, by name: learners without GPUs and engines, or offloads."""
+    context, num = stage.rollout.pipeline.max_len_tokens, machine.gpus_per_node
+    parts = step_parts(shape, _share(shape, stage.rl.algorithm, context, machine))
+    held: dict[str, float] = {}
+    if machine.engine == "embedded":
+        held[f"{num} engines"] = engines_bytes(shape, stage.rollout.engine, context, num)
+    if machine.device == "cpu":
+        held[f"{num} learners"] = num * sum(parts.values())
+    elif machine.is_offloaded:
+        held["weights and moments"] = num * parts["weights and moments"]
+    return held
+
+
+def supervised_demand(
+    shape: ModelShape | None, config: SftConfig, context_tokens: int, machine: VerlConfig, room_bytes: float | None
+) -> Demand:
+    """Return what verl's SFT trainer asks for on samples of up to ``context_tokens``."""
+    share = None if shape is None else _share(shape, config, context_tokens, machine)
+    held = None if shape is None or share is None else sum(step_parts(shape, share).values())
+    num_gpus = machine.num_nodes * machine.gpus_per_node
+    return Demand("verl", context_tokens, num_gpus, machine.sequence_parallel, 1, held, room_bytes)
+
+
+def _share(shape: ModelShape, learned: AlgorithmConfig | SftConfig, context_tokens: int, machine: VerlConfig) -> Share:
+    compute, trained = learned.compute, learned.trained
+    num_tokens = max(context_tokens, compute.micro_batch_tokens) / machine.sequence_parallel
     return Share(
         machine.num_nodes * machine.gpus_per_node,
         num_tokens,

@@ -10,7 +10,7 @@
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from repairgym.bridges.verl.config_files import Stage, VerlPaths, paths_of, sized, write_stage
-from repairgym.bridges.verl.demands import stage_demands
+from repairgym.bridges.verl.demands import host_parts, stage_demands
 from repairgym.bridges.verl.episodes import validation_phase
 from repairgym.bridges.verl.outputs import SpooledTrajectory, read_spool
 from repairgym.bridges.verl.trainer_process import LOG_FILE, Arrival, num_saved_updates, run_verl, saved_model
@@ -34,8 +34,9 @@ from repairgym.recipes.distill_then_grpo import GRPO
 from repairgym.records import Task
 from repairgym.rollout.names import RL
 from repairgym.rollout.pool import FailureStreak
+from repairgym.sizing.host_memory import check_host
 from repairgym.sizing.positions import check_demand, read_positions
-from repairgym.sizing.preflight import dense_shape
+from repairgym.sizing.preflight import Room, dense_shape
 from repairgym.tasks.layers.atomic_write import written_whole
 from repairgym.training.alarms import check_alarms
 from repairgym.training.evaluate import validation_metrics
@@ -98,17 +99,22 @@ def check_stages(stages: Iterable[Stage], machine: VerlConfig) -> None:
         translate(stage.rl, stage.rollout, machine, stage.seed)
 
 
-def check_contexts(model: Path, config: VerlSource, machine: VerlConfig, room_bytes: float | None = None) -> list[str]:
-    """Check, before anything is loaded, that verl and what it samples with take the episodes; `ConfigError` else.
+def check_contexts(model: Path, config: VerlSource, machine: VerlConfig, room: Room | None = None) -> Iterator[str]:
+    """Yield what verl, and what it samples with, ask for in each stage; `ConfigError` where that cannot be met.
 
-    ``room_bytes`` is the memory of a GPU, if it is known. Returns two lines for each stage.
+    Nothing is loaded. ``room`` is this machine's, which says nothing of the nodes of a running Ray cluster.
     """
-    shape = dense_shape(model)
-    return [
-        check_demand(read_positions(model, _yarn_factor(config, stage.phase)), demand)
-        for stage in stages_of(config)
-        for demand in stage_demands(shape, stage, machine, room_bytes)
-    ]
+    shape, room = dense_shape(model), room or Room()
+    for stage in stages_of(config):
+        positions = read_positions(model, _yarn_factor(config, stage.phase))
+        if machine.engine == "vllm" and (idle := stage.rollout.describe_idle_engine("vLLM")):
+            yield idle
+        for demand in stage_demands(shape, stage, machine, room.gpu_bytes):
+            yield check_demand(positions, demand)
+        if shape and room.host_bytes is not None and not machine.ray_address:
+            parts = host_parts(shape, stage, machine)
+            if parts:
+                yield check_host(str(model), parts, room.host_bytes, is_here=room.is_here)
 
 
 def _yarn_factor(config: VerlSource, phase: str) -> float:

@@ -36,7 +36,7 @@ _CARRIED_OUT = (
     "rollout.max_sandboxes",
     "rollout.max_attempts",
     "rollout.max_failures_in_row",
-    "rollout.engine.max_len_tokens",
+    "rollout.engine.max_len_tokens",  # of the embedded engine; with vLLM `check_contexts` says that it has no effect
     "rl.reward",
     "rl.select",
     "rl.validation",
@@ -161,6 +161,12 @@ def _check_micro_batch(value: int, config: FlatConfig) -> str:
     return f"verl packs whole sequences, of up to {name}={config[name]}" if value < config[name] else ""
 
 
+def _check_engine(value: int, config: FlatConfig) -> str:
+    name = "rollout.pipeline.max_len_tokens"
+    is_rejected = config["verl.engine"] == "embedded" and value < config[name]
+    return f"the embedded engine keeps no more, and episodes have {name}={config[name]}" if is_rejected else ""
+
+
 def _check_trained(value: str, config: FlatConfig) -> str:
     is_rejected = value != "full" and config["verl.engine"] == "embedded"
     return "the embedded engine takes whole weights under verl" if is_rejected else ""
@@ -180,6 +186,7 @@ _CHECKS: tuple[tuple[str, Callable[[Any, FlatConfig], str]], ...] = (
     ("rl.algorithm.optimizer.schedule", _reject("linear", "verl has 'constant' and 'cosine'")),
     ("rl.algorithm.compute.micro_batch_tokens", _check_micro_batch),
     ("rl.algorithm.trained.type", _check_trained),
+    ("rollout.engine.max_len_tokens", _check_engine),
     ("rl.reward.mode", _reject("raw_filtered", "verl wants an episode's reward before it knows the rest of the group")),
 )
 """Our key, and the reason to reject its value; empty where there is none."""

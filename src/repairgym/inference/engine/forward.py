@@ -15,6 +15,7 @@ from transformers.masking_utils import sdpa_mask
 
 from repairgym.errors import ConfigError
 from repairgym.inference.engine.slots import ForwardPlan, SlotCache
+from repairgym.sizing.attention import limited_attention
 
 ATTENTION_NAME = "repairgym_grouped"
 _MAX_SPAN_PER_ROW = 4
@@ -123,9 +124,11 @@ def check_supported(model: PreTrainedModel) -> None:
         ConfigError: a layer is not full causal attention, or the logits are more than the output embedding of the last
             hidden state (scaled or capped).
     """
-    kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
-        raise ConfigError(f"layers of kind {sorted(kinds)}; expected full_attention only; use another model")
+    if limited := limited_attention(model.config.to_dict()):
+        raise ConfigError(
+            f"the model has {limited}, so some layers see less than the whole context; expected full attention in "
+            "every layer; use another model, or verl with vLLM"
+        )
     is_training = model.training
     probe = torch.tensor([[0, 1, 2]], device=next(model.parameters()).device)
     with torch.no_grad():

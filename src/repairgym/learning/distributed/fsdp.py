@@ -149,6 +149,11 @@ def num_processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def num_local_processes() -> int:
+    """Number of those on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", num_processes()))
+
+
 def is_leading() -> bool:
     """True in the process that leads, also before the processes have met."""
     return os.environ.get("RANK", "0") == "0"
