@@ -25,14 +25,7 @@ from repairgym.cli.options import (
     config_files,
     configured,
 )
-from repairgym.cli.preflights import (
-    check_contexts,
-    check_dry_run,
-    check_dry_selections,
-    check_selections,
-    local_model,
-    this_room,
-)
+from repairgym.cli.preflights import check_contexts, check_dry_run, check_selections, local_model, this_room
 from repairgym.cli.verl import Machine, VerlRecipeOption, load_verl_plan
 from repairgym.config import recipes
 from repairgym.config.algorithms import PRESETS
@@ -123,7 +116,7 @@ def rft(
             raise ConfigError(f"sampler={config.sampler!r} samples nothing without --tasks; name a folder of tasks")
         check_run(run)
     folder, model = tasks and check_tasks(tasks), find_model(start)
-    check_contexts(model, config, None if folder else run)
+    check_contexts(model, config, None if folder else run, is_sampling=folder is not None)
     if folder is None:
         _fit_stored(run, model, "rft", config.phase, config.collect.max_per_task, config.rft)
         return
@@ -285,7 +278,7 @@ def verl(
     stages = training.stages_of(plan.config)
     training.check_stages(stages, plan.machine)
     if dry_run:
-        check_dry_selections(plan.config, tasks)
+        check_selections(plan.config, tasks, is_dry_run=True)
         folder, room = local_model(start), this_room(is_here=False)
         for line in training.check_contexts(folder, plan.config, plan.machine, room) if folder else ():
             typer.echo(f"# {line}")

@@ -1,4 +1,4 @@
-"""What a training holds in the memory of its machine, compared with what the machine, or its cgroup, has."""
+"""Comparison of what a training holds in the memory of its machine with what the machine, or its cgroup, has."""
 
 from collections.abc import Mapping
 

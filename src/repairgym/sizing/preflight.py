@@ -14,7 +14,6 @@ from repairgym.config.recipes import (
     DistillThenGrpoConfig,
     RftCommandConfig,
     RlCommandConfig,
-    RlConfig,
     SftCommandConfig,
     StepDpoCommandConfig,
     TwoStageConfig,
@@ -85,15 +84,13 @@ def stages_of(config: TrainCommandConfig, *, is_sampling: bool = True, stored_to
             return [Stage(stored_tokens or config.rollout.pipeline.max_len_tokens, config.rft, None)]
         return [_stage(config.rollout, config.rft, None if config.sampler == "openai" else config.sampler)]
     if isinstance(config, TwoStageConfig):
-        return [_rl_stage(part.rollout, part.rl, part.yarn_factor) for part in (config.stage_1, config.stage_2)]
+        parts = (config.stage_1, config.stage_2)
+        return [_stage(part.rollout, part.rl.algorithm, part.rl.sampler.type, part.yarn_factor) for part in parts]
     if isinstance(config, RlCommandConfig):
-        return [_rl_stage(config.rollout, config.rl, has_cluster=config.cluster.is_used)]
+        return [_stage(config.rollout, config.rl.algorithm, config.rl.sampler.type, has_cluster=config.cluster.is_used)]
     taught = config.collect_rollout or config.rollout
-    return [_stage(taught, config.sft, None), _rl_stage(config.rollout, config.rl)]
-
-
-def _rl_stage(rollout: RolloutConfig, rl: RlConfig, yarn_factor: float = 1.0, *, has_cluster: bool = False) -> Stage:
-    return _stage(rollout, rl.algorithm, rl.sampler.type, yarn_factor, has_cluster=has_cluster)
+    rl = _stage(config.rollout, config.rl.algorithm, config.rl.sampler.type)
+    return [_stage(taught, config.sft, None), rl]
 
 
 def _stage(
