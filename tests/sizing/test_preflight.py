@@ -86,8 +86,8 @@ def test_a_model_of_another_shape_has_no_estimate(model: Path) -> None:
 def test_samplers_name_what_they_hold(model: Path) -> None:
     """Qwen3-8B: 8.2e9 weights; a token has 2 x 36 x 8 x 128 keys and values, 147,456 bytes in 16 bits."""
     served, _ = preflight(model, [Stage(32 * K, RftConfig(), "vllm")], 1)
-    assert "32,768 tokens for vllm on 1 GPUs or processes" in served
-    assert "about 19.8 GiB each" in served  # 15.3 of weights and 4.5 of one context
+    assert "32,768 tokens for vllm on servers, whose GPUs are not known here" in served
+    assert "about 19.8 GiB together" in served  # 15.3 of weights and 4.5 of one context
     rollout = RolloutConfig(engine=EngineConfig(num_slots=2, max_len_tokens=32 * K))
     own, _ = preflight(model, [Stage(32 * K, RftConfig(), "embedded", rollout=rollout)], 1)
     assert "about 48.5 GiB each" in own  # both in 32 bits, two contexts

@@ -1,9 +1,11 @@
 """Workers and sandboxes of machines: what ``auto`` becomes."""
 
+from pathlib import Path
+
 import pytest
 
 from repairgym.config.rollout import RolloutConfig
-from repairgym.sizing.workers import Host, describe_workers, size_workers, this_host
+from repairgym.sizing.workers import Host, cgroup_memory_bytes, describe_workers, size_workers, this_host
 
 GIB = 1 << 30
 NODE = Host(num_cpus=32, memory_bytes=960 * GIB)
@@ -57,3 +59,22 @@ def test_this_machine_has_something_to_offer():
     host = this_host()
     assert host.num_cpus > 0
     assert host.memory_bytes > GIB // 4
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "expected"),
+    [
+        ("0::/user/job\n", {"user/memory.max": "4096", "user/job/memory.max": "max", "memory.max": "8192"}, 4096),
+        ("0::/user/job\n", {"user/memory.max": "4096", "user/job/memory.max": "1024"}, 1024),
+        ("9:memory:/job\n1:name=systemd:/x\n", {"memory/job/memory.limit_in_bytes": "2048"}, 2048),
+        ("0::/elsewhere\n", {"memory.max": "8192"}, 8192),
+    ],
+)
+def test_the_memory_of_the_cgroups_above_binds_too(
+    membership: str, files: dict[str, str], expected: int, tmp_path: Path
+) -> None:
+    (tmp_path / "membership").write_text(membership)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cgroup_memory_bytes(tmp_path, tmp_path / "membership") == expected

@@ -90,6 +90,7 @@ class Demand:
     engine: Engine
     context_tokens: int
     num_gpus: int = 1
+    """0: those of a server, which are not known."""
     context_parallel: int = 1
     """Parts of one sequence in training; each is on a GPU or process of its own."""
     tensor_parallel: int = 1
@@ -108,10 +109,11 @@ def check_demand(positions: Positions, demand: Demand) -> str:
     """
     longest = positions.accepted_by(demand.engine)
     memory = f", about {demand.step_bytes / _GIB:.3g} GiB each" if demand.step_bytes is not None else ""
-    told = (
-        f"{positions.name}: a context of {demand.context_tokens:,} tokens for {demand.engine} on {demand.num_gpus} "
-        f"GPUs or processes (context over {demand.context_parallel}, weights over {demand.tensor_parallel}{memory})"
-    )
+    place = f"on {demand.num_gpus} GPUs or processes (context over {demand.context_parallel}, weights over "
+    place += f"{demand.tensor_parallel}{memory})"
+    if not demand.num_gpus:
+        place = f"on servers, whose GPUs are not known here{memory.replace('each', 'together')}"
+    told = f"{positions.name}: a context of {demand.context_tokens:,} tokens for {demand.engine} {place}"
     if positions.limited_attention and demand.engine in ("learner", "embedded"):
         raise ConfigError(
             f"{told}: its config.json has {positions.limited_attention}, so some layers see less than the whole "

@@ -137,7 +137,7 @@ def sampler_lines(
     held = None
     if shape is not None:
         held = vllm_bytes(shape, context_tokens, 1) if sampler == "vllm" else embedded_bytes(shape, rollout.engine)
-    yield check_demand(positions, Demand(sampler, context_tokens, step_bytes=held))
+    yield check_demand(positions, Demand(sampler, context_tokens, int(sampler == "embedded"), step_bytes=held))
 
 
 def _host_parts(shape: ModelShape, stage: Stage, context_tokens: int, demand: Demand, room: Room) -> dict[str, float]:

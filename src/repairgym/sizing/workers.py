@@ -19,6 +19,7 @@ WORKER_BYTES = 1 << 30
 SANDBOXES_PER_CPU = 2
 """Paper B, appendix D: half a processor for each sandbox."""
 CGROUP = Path("/sys/fs/cgroup")
+_MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,17 @@ def cgroup_cores(root: Path = CGROUP) -> float | None:
     return int(quota) / int(period) if is_bound else None
 
 
-def cgroup_memory_bytes(root: Path = CGROUP) -> int | None:
-    """Return the bytes granted by the cgroup (v2 or v1) mounted at ``root``; None when unbounded."""
-    text = _read(root / "memory.max") or _read(root / "memory/memory.limit_in_bytes")
+def cgroup_memory_bytes(root: Path = CGROUP, membership: Path = _MEMBERSHIP) -> int | None:
+    """Return the least bytes granted by the cgroups (v2 or v1) of this process below ``root``; None when unbounded."""
+    bounds = []
+    for line in [*_read(membership).splitlines(), "0::/", "0:memory:/"]:
+        _, kinds, path = line.split(":", 2)
+        if kinds in ("", "memory"):
+            base, name = (root / "memory", "memory.limit_in_bytes") if kinds else (root, "memory.max")
+            own = Path(path.lstrip("/"))
+            bounds += [_read(base / folder / name) for folder in (own, *own.parents)]
     # v1 writes "unbounded" as the largest multiple of the page size.
-    return int(text) if text.isdigit() and int(text) < 1 << 60 else None
+    return min((int(text) for text in bounds if text.isdigit() and int(text) < 1 << 60), default=None)
 
 
 def _read(path: Path) -> str:
