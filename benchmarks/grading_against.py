@@ -24,7 +24,7 @@ from typing import Any
 
 from repairgym.config.pipeline import GradingConfig
 from repairgym.grading.grader import Grader
-from repairgym.records import Certificate, Task
+from repairgym.records import Certificate, Task, TestRunner
 from repairgym.sandbox.backends.namespace import NamespaceBackend
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
@@ -38,8 +38,8 @@ _SETTLE_S = 0.02
 def read_task(record: dict[str, Any]) -> Task:
     """Return the task of ``record``, whose fields an older version may not have."""
     own = {name: value for name, value in record.items() if name in Task.model_fields}
-    known = Certificate.model_fields
-    own["certificate"] = {name: value for name, value in record["certificate"].items() if name in known}
+    for field, kind in (("certificate", Certificate), ("runner", TestRunner)):
+        own[field] = {name: value for name, value in record[field].items() if name in kind.model_fields}
     return Task.model_validate(own)
 
 

@@ -14,7 +14,8 @@ from typing import Literal, NamedTuple, get_args
 from repairgym.records import Finding
 from repairgym.tasks.replay.oracle import Expected, Group, Oracle, Place, Value
 from repairgym.tasks.replay.questions import accepts, is_only_passed_on
-from repairgym.tasks.replay.scripts import Observation, Replay, Script, Step
+from repairgym.tasks.replay.scripts import Observation, Replay, Script
+from repairgym.tasks.replay.sending import Step
 
 DETECTOR = "replay"
 MIN_SHARE = 0.9

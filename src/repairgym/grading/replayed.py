@@ -7,6 +7,8 @@ and of the broken code (:mod:`repairgym.tasks.replay`). Guarantees:
 - Only a pass is reviewed: the judge can take a reward away, never give one.
 - What its answers mean is a table (:mod:`repairgym.grading.contradictions`). A late replay fails nobody before gold was
   in time on the same machine, and the submission late again.
+- Scripts of tests that passed before run where they call a function that differs from gold (:mod:`.reached`); of the
+  others a draw does.
 - Which scripts of other inputs run, and the order in each group, is drawn for each grading: nobody can prepare for it.
 - What a submission does to the replay is its own doing; a sandbox that fails raises `SandboxError`.
 - A task that the judge cannot tell keeps its verdict, with a note that says why.
@@ -15,7 +17,7 @@ and of the broken code (:mod:`repairgym.tasks.replay`). Guarantees:
 import asyncio
 import random
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -24,6 +26,7 @@ from repairgym.errors import RepairGymError, SandboxError
 from repairgym.grading.contradictions import DETECTOR, Mark, Review, compare, decide_review
 from repairgym.grading.execution import SpecFactory
 from repairgym.grading.public_names import missing_names
+from repairgym.grading.reached import unreached
 from repairgym.grading.stages import Pinned
 from repairgym.records import Finding, MainError, Task, Verdict, VerdictKind
 from repairgym.sandbox.base import SandboxBackend
@@ -84,7 +87,8 @@ class ReplayJudge:
             return not_judged(f"its tests cannot be recorded: {type(error).__name__}: {error}"[:300])
         if not oracle.scripts:
             return not_judged("no calls of its failing tests are recorded")
-        drawn = draw_scripts(oracle, random.Random(secrets.token_bytes(16)))
+        same = unreached(oracle, task, pinned.permitted.sources)
+        drawn = draw_scripts(oracle, random.Random(secrets.token_bytes(16)), same)
         review = compare(oracle, drawn, await self._replay(pinned, oracle, drawn))
         if oracle.strength.num_deciding_steps:
             return review
@@ -148,8 +152,8 @@ def not_judged(reason: str) -> Review:
     return Review(None, "", (Finding(detector=DETECTOR, severity="note", detail=f"not judged: {reason}"),), 0)
 
 
-def draw_scripts(oracle: Oracle, draw: random.Random) -> list[Script]:
-    """Return the scripts of one grading: all of required tests, and a draw of the others.
+def draw_scripts(oracle: Oracle, draw: random.Random, same: Collection[str] = ()) -> list[Script]:
+    """Return the scripts of one grading: all of required tests but those of ``same``, and a draw of the others.
 
     They share a process, and a script tells later ones what its test compares with. So the groups keep their order, in
     which each decides more than the next; the order within a group is random.
@@ -158,7 +162,9 @@ def draw_scripts(oracle: Oracle, draw: random.Random) -> list[Script]:
     for group in get_args(Group):
         scripts = oracle.scripts.get(group, ())
         limit = {"varied": NUM_VARIED, "wide": NUM_WIDE, "compared": NUM_COMPARED}.get(group)
-        chosen += draw.sample(scripts, len(scripts)) if limit is None else _drawn(scripts, limit, draw)
+        required = [script for script in scripts if limit is None and script.id not in same]
+        others = [script for script in scripts if limit is not None or script.id in same]
+        chosen += [*draw.sample(required, len(required)), *_drawn(others, limit or NUM_WIDE, draw)]
     return chosen
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repairgym.tasks.replay.scripts import sendable
+from repairgym.tasks.replay.sending import sendable
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

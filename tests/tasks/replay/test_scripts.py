@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from repairgym.tasks.replay.joining import joined
-from repairgym.tasks.replay.scripts import Conditions, Script, literals, sendable, tainted_steps, with_literal
+from repairgym.tasks.replay.scripts import ANY_FUNCTION, Conditions, Script, literals, tainted_steps, with_literal
+from repairgym.tasks.replay.sending import sendable
 
 SHOP = """
 import random
@@ -171,6 +172,27 @@ async def test_unittest_runner(site, values):
     seen = await site.replay(SHOP, script)
     assert values(seen, "tests/test_shop.py::TestCart::test_total")[0] == "1"
     assert seen.observations[script.id][-1].kind == "error"
+
+
+async def test_scripts_that_run_apart_name_the_functions_that_ran(site):
+    package = (
+        "import os\ndef at_import():\n    return 1\nONE = at_import()\ndef inner():\n    return ONE\n"
+        "def outer():\n    return inner()\ndef forks():\n    return os.system('true')\n"
+    )
+    tests = "import shop\n" + "".join(
+        f"def test_{name}():\n    assert shop.{name}() in (0, 1)\n" for name in ("inner", "outer", "forks")
+    )
+    scripts = (await site.record(package, tests)).scripts
+    seen = await site.replay(package, *scripts, conditions=Conditions(is_apart=True))
+    lines = {
+        name.rpartition("_")[2]: {function.partition("::")[2] for function in functions}
+        for name, functions in seen.executed.items()
+    }
+    assert lines["inner"] >= {"2", "5"}
+    assert lines["inner"].isdisjoint({"7", "9"})
+    assert lines["outer"] >= {"2", "5", "7"}
+    assert [ANY_FUNCTION in functions for functions in seen.executed.values()] == [False, False, True]
+    assert not (await site.replay(package, *scripts)).executed
 
 
 async def test_scripts_share_a_process_unless_they_run_apart_or_one_ends_it(site):

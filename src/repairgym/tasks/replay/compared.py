@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from repairgym.tasks.replay.joining import imports_of, placed
 from repairgym.tasks.replay.oracle import Expected
-from repairgym.tasks.replay.scripts import Replay, Script, Step, literals, plain_steps, with_needed
+from repairgym.tasks.replay.scripts import Replay, Script, literals, plain_steps, with_needed
+from repairgym.tasks.replay.sending import Step
 
 NUM_COMPARED, MAX_PAIRS = 6, 4
 """Scripts of an oracle that compare, and the pairs of each."""

@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from repairgym.tasks.replay.scripts import Script, Step
+from repairgym.tasks.replay.scripts import Script
+from repairgym.tasks.replay.sending import Step
 
 NUM_PARTS, MAX_STEPS = 8, 200
 """Bounds of a joined script: one that ends early must not take many others with it."""

@@ -22,7 +22,15 @@ from repairgym.tasks.replay.compared import Made, compared_scripts, made_objects
 from repairgym.tasks.replay.guest.rewrite import is_test_path
 from repairgym.tasks.replay.joining import MAX_STEPS, joined, joined_sets
 from repairgym.tasks.replay.oracle import Expected, Oracle, expect
-from repairgym.tasks.replay.scripts import MAX_RECORDED_TESTS, RECORDED_RUNNERS, Conditions, Recording, Replay, Script
+from repairgym.tasks.replay.scripts import (
+    ANY_FUNCTION,
+    MAX_RECORDED_TESTS,
+    RECORDED_RUNNERS,
+    Conditions,
+    Recording,
+    Replay,
+    Script,
+)
 from repairgym.tasks.replay.varied import gold_variants, varied_scripts
 from repairgym.tasks.replay.varied_calls import optional_parameters, varied_calls
 
@@ -175,8 +183,19 @@ class _Maker:
             },
             expected=expected,
             strength=self._strength(expected, recorded, num_variants, num_killed),
-            duration_s=round(max(replay.duration_s for replay in golds), 3),
+            duration_s=round(max(replay.duration_s for replay in golds[1:]), 3),
+            executed=self._executed(required[len(failing) :], golds[0]),
         )
+
+    def _executed(self, passing: Sequence[Script], gold: Replay) -> dict[str, frozenset[str]]:
+        """Return the functions of the files of gold that each script runs; none of a script that runs unseen ones."""
+        executed = {script.id: gold.executed[script.id] for script in passing if script.id in gold.executed}
+        paths = self._task.gold_files.keys()
+        return {
+            name: frozenset(function for function in functions if function.partition("::")[0] in paths)
+            for name, functions in executed.items()
+            if ANY_FUNCTION not in functions
+        }
 
     async def _record(self, test_ids: tuple[str, ...], max_tests: int = MAX_RECORDED_TESTS) -> Recording:
         request = task_request(self._task, test_ids)

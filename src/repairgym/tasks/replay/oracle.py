@@ -8,7 +8,7 @@ read; the JSON form is the same for the same replays.
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
@@ -87,7 +87,9 @@ class Oracle:
     """By script id."""
     strength: ReplayStrength
     duration_s: float
-    """Longest replay of gold."""
+    """Longest replay of gold in one process."""
+    executed: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Script of `pass_to_pass` -> functions (``path::first_line``) of the files of gold that run in it."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -98,6 +100,7 @@ class Oracle:
             },
             "strength": self.strength.model_dump(mode="json"),
             "duration_s": self.duration_s,
+            "executed": {script_id: sorted(functions) for script_id, functions in self.executed.items()},
         }
 
     @classmethod
@@ -106,7 +109,8 @@ class Oracle:
         scripts = {group: tuple(map(Script.from_json, rows)) for group, rows in content["scripts"].items()}
         expected = {script_id: tuple(map(_expected, rows)) for script_id, rows in content["expected"].items()}
         strength = ReplayStrength.model_validate(content["strength"])
-        return cls(scripts, expected, strength, content["duration_s"])
+        executed = {script_id: frozenset(functions) for script_id, functions in content["executed"].items()}
+        return cls(scripts, expected, strength, content["duration_s"], executed)
 
 
 def _expected(row: Sequence[Any]) -> Expected:

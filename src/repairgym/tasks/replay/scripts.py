@@ -21,11 +21,13 @@ from typing import Any, Literal, Self
 from repairgym.errors import SandboxError
 from repairgym.records import TestRequest
 from repairgym.sandbox.base import ExecResult, SandboxBackend, SandboxLimits, SandboxSpec
+from repairgym.tasks.replay.sending import Step, line_of, sendable
 
-Step = dict[str, Any]
 Place = tuple[str | int, ...]
 """Path of a literal in the steps of a script."""
 MAX_RECORDED_STEPS, MAX_RECORDED_TESTS = 3000, 5000
+ANY_FUNCTION = "*::0"
+"""Stands among the functions of a script that starts other threads or processes: nobody sees those of them."""
 RECORDED_RUNNERS = frozenset({"pytest", "unittest"})
 _OUTPUT_BYTES = 64 << 20
 _PACKAGE = "repairgym_replay"
@@ -52,8 +54,6 @@ def load(sources):
         exec(body, module.__dict__)
     return module
 """
-_MARKS = frozenset({"asserted", "is_unusual", "is_varied", "questions", "seen"})
-"""Marks of a step that stay on the host."""
 _BOOT = _LOAD + "request = first_frame(0)\nload(request.pop('own_sources')).main(request)\n"
 _BOOT_SUBJECT = (
     _LOAD
@@ -76,6 +76,11 @@ class Script:
     """Modules and names (``module:name``) of the package that the steps use."""
     lost: Mapping[str, int] = field(default_factory=dict)
     """Reason -> number of steps that could not be recorded."""
+
+    @cached_property
+    def line(self) -> bytes:
+        """The line that a sandbox receives."""
+        return line_of(self.steps)
 
     @property
     def num_lost_steps(self) -> int:
@@ -120,8 +125,11 @@ class Replay:
     observations: Mapping[str, tuple[Observation, ...]]
     """By script id."""
     unfinished: Mapping[str, str]
-    """Script id -> ``timed out``, ``died``, ``flooded``, ``malformed answer``, ``step limit``, ``setup: died``."""
+    """Script id -> ``timed out``, ``died``, ``flooded``, ``malformed answer``, ``setup: died``."""
     duration_s: float
+    executed: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Script id -> functions of the tree (``path::first_line``) that ran from the start of its process on; of those
+    scripts that were played apart and came to their end."""
 
 
 @dataclass(frozen=True)
@@ -156,11 +164,10 @@ def _sources(names: tuple[str, ...]) -> tuple[tuple[str, str, str, str], ...]:
 
 
 async def _execute(
-    backend: SandboxBackend, spec: SandboxSpec, request: Mapping[str, Any], lines: Sequence[Any], timeout_s: float
+    backend: SandboxBackend, spec: SandboxSpec, request: Mapping[str, Any], lines: Sequence[bytes], timeout_s: float
 ) -> ExecResult:
     first = json.dumps(request).encode()
-    stdin = len(first).to_bytes(4, sys.byteorder) + first
-    stdin += b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    stdin = len(first).to_bytes(4, sys.byteorder) + first + b"".join(lines)
     limits = SandboxLimits(**{**spec.limits.model_dump(), "output_bytes": _OUTPUT_BYTES})
     sandbox = await backend.create(spec.model_copy(update={"limits": limits}))
     try:
@@ -216,7 +223,6 @@ async def replay(
     *,
     timeout_s: float,
     script_timeout_s: float = 20.0,
-    max_steps: int = 2 * MAX_RECORDED_STEPS,
 ) -> Replay:
     """Replay ``scripts``, in their order, over ``spec``, which must not hold a test file.
 
@@ -234,40 +240,46 @@ async def replay(
         "is_apart": conditions.is_apart,
         "timeout_s": timeout_s,
         "script_timeout_s": script_timeout_s,
-        "max_steps": max_steps,
     }
-    lines = [[sendable(step) for step in script.steps] for script in scripts]
+    lines = [script.line for script in scripts]
     done = await _execute(backend, spec, request, lines, timeout_s + script_timeout_s)
     return _parse(scripts, done)
-
-
-def sendable(step: Step) -> Step:
-    """Return ``step`` as the sandbox receives it, without the marks that stay on the host."""
-    return {key: value for key, value in step.items() if key not in _MARKS}
 
 
 def _parse(scripts: Sequence[Script], done: ExecResult) -> Replay:
     observations: dict[str, list[Observation]] = {script.id: [] for script in scripts}
     problems: dict[str, str] = {}
+    executed: dict[str, frozenset[str]] = {}
     for line in done.stdout.splitlines():
         try:
             number, *content = json.loads(line)
         except ValueError:
             continue  # cut off when the process was killed
         script = scripts[number]
-        if len(content) == 1:
-            problems[script.id] = content[0]
-            continue
-        step, part, kind, value = content
-        is_asserted = part == "result" and bool(script.steps[step].get("asserted"))
-        observations[script.id].append(Observation(step, part, value, kind, is_asserted))
+        match content:
+            case [str(reason)]:
+                problems[script.id] = reason
+            case [None, functions]:
+                executed[script.id] = frozenset(f"{path}::{first_line}" for path, first_line in functions)
+            case [first, answers]:
+                observations[script.id] += _observations(script, first, answers)
     missing = "timed out" if done.is_timed_out else "flooded" if done.is_truncated else "died"
     unfinished = {script.id: problems.get(script.id, missing) for script in scripts}
     return Replay(
         {name: tuple(seen) for name, seen in observations.items()},
         {name: reason for name, reason in unfinished.items() if reason},
         done.duration_s,
+        executed,
     )
+
+
+def _observations(script: Script, first: int, answers: Sequence[Any]) -> Iterator[Observation]:
+    """Yield what the steps of a chunk, from number ``first`` on, have answered."""
+    for number, (kind, value, after_kind, after) in enumerate(answers, first):
+        step = script.steps[number]
+        yield Observation(number, "result", value, kind, bool(step.get("asserted")))
+        if step.get("after"):
+            yield Observation(number, "after", after, after_kind, is_asserted=False)
 
 
 # --- reading and editing scripts --------------------------------------------------------------------------------------

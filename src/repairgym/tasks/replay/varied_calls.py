@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from repairgym.tasks.replay.scripts import Script, Step, around, plain_steps, used_handles
+from repairgym.tasks.replay.scripts import Script, around, plain_steps, used_handles
+from repairgym.tasks.replay.sending import Step
 
 _CALLS = frozenset({"call", "method"})
 _FOR_NONE = (True, 1, "a")

@@ -63,7 +63,7 @@ def opened(sealed, source=SOURCE, path="test_m.py"):
     module, told = types.ModuleType("test_m"), []
     exec(compile(sealed.stub, path, "exec"), module.__dict__)  # noqa: S102 - the sealed text is what is looked at
     setattr(module, REACHED, told.append)
-    codes = compile_sealed(sealed, source, path, None)
+    codes = compile_sealed(sealed, source, path)
     functions = [part for part in (*vars(module).values(), *vars(module.TestMore).values()) if callable(part)]
     for function in functions:
         code = getattr(function, "__code__", None)
@@ -156,3 +156,10 @@ def test_the_words_of_imports_are_known() -> None:
     source = b"from package.test_base import TestBase as Base\nfrom . import (\n    test_more,\n)\nx = test_none\n"
     assert {"test_base", "test_more"} <= SourceFile(source).imported
     assert "test_none" not in SourceFile(source).imported
+
+
+def test_assertions_say_their_own_text():
+    source = b"def test_a():\n    assert 1 + 1 == 3  # wrong\n\ndef test_b():\n    assert [\n        0] == 1\n"
+    sealed = sealed_alone(source, {"test_a", "test_b"})
+    texts = {const for code in compile_sealed(sealed, source, "t.py").values() for const in code.co_consts}
+    assert {"assert 1 + 1 == 3", "assert ["} <= texts

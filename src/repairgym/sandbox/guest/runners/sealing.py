@@ -17,13 +17,12 @@ import os
 import re
 from collections import Counter
 from types import CodeType
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 REACHED = "@reached"
 """Global name in a test file, which no source can spell, of the function that hears that a body came to its end."""
 Key = Tuple[int, str]
 """First line (of the first decorator) and name of a function."""
-RewriteAsserts = Callable[[ast.Module, bytes, str], None]
 _OWN_SOURCE = re.compile(
     rb"getsource|findsource|linecache|inspect\.stack|co_consts|co_code|open\(__file__|"
     rb"traceback\.|import traceback|sys\.exc_info|excepthook|print_exc"
@@ -97,12 +96,17 @@ def seal(file: SourceFile, wanted: Optional[Set[str]], shared: Set[str]) -> Opti
     return Sealed(stub, tree, numbers)
 
 
-def compile_sealed(
-    sealed: Sealed, source: bytes, path: str, rewrite_asserts: Optional[RewriteAsserts]
-) -> Dict[Key, CodeType]:
-    """Return the code of the wanted functions; ``path`` is the file's, as the tests' process imports it."""
-    if rewrite_asserts is not None:
-        rewrite_asserts(sealed.tree, source, path)
+def compile_sealed(sealed: Sealed, source: bytes, path: str) -> Dict[Key, CodeType]:
+    """Return the code of the wanted functions; ``path`` is the file's, as the tests' process imports it.
+
+    Assertions say their own text, not the values in it: to rewrite them as pytest does takes longer than most tests.
+    """
+    lines = source.splitlines()
+    for node in ast.walk(sealed.tree):
+        if isinstance(node, ast.Assert) and node.msg is None:
+            end = node.end_col_offset if node.end_lineno == node.lineno else None
+            text = lines[node.lineno - 1][node.col_offset : end].decode(errors="replace").strip()
+            node.msg = ast.copy_location(ast.Constant(text), node)
     codes = _functions_in(compile(sealed.tree, path, "exec", dont_inherit=True))
     return {key: code for code in codes for key in [(code.co_firstlineno, code.co_name)] if key in sealed.wanted}
 

@@ -34,10 +34,12 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from .. import syscalls
 from ..wire import RECORD_FD, Header, RecordReader, record_writer
-from .sealing import REACHED, Key, RewriteAsserts, Sealed, SourceFile, compile_sealed, seal
+from .sealing import REACHED, Key, Sealed, SourceFile, compile_sealed, seal
 
 _LENGTH = struct.Struct(">I")
 _CHUNK_BYTES = 1 << 16
+_MAX_DELAY_MS = 20
+"""A record is passed on so long after it came at the latest."""
 _FIRST_FD = 64
 _FIELDS = frozenset({
     "selected", "check", "id", "functions", "finished", "phase", "outcome", "message", "duration_s", "is_forged",
@@ -176,6 +178,7 @@ class Supervisor:
         self._order: Dict[str, int] = {}
         self._current = -1
         self._num_forged = 0
+        self._unsent = bytearray()
 
     def seal_files(self) -> None:
         """Replace the test files on disk, before code of the tree runs."""
@@ -205,11 +208,10 @@ class Supervisor:
 
     def compile_files(self) -> None:
         """Compile the sealed tests, while the child starts; a file that does not compile has none."""
-        rewrite = _rewriting() if self._request["runner"]["type"] == "pytest" else None
         for path, sealed in self._sealed.items():
             place = os.path.join(self._testbed, path)
             with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-                self._codes[path] = compile_sealed(sealed, self._files[path].source, place, rewrite)
+                self._codes[path] = compile_sealed(sealed, self._files[path].source, place)
 
     def serve(self, pid: int) -> int:
         """Pass records on until the child has ended; return its wait status."""
@@ -220,15 +222,30 @@ class Supervisor:
         self._connection.setblocking(False)
         is_ended = False
         while not is_ended:
-            is_ended = any(fd == pidfd for fd, _ in poll.poll())
+            ready = poll.poll(_MAX_DELAY_MS if self._unsent else None)
+            if not ready:
+                self._send()
+                continue
+            is_ended = any(fd == pidfd for fd, _ in ready)
             is_open = self._drain()
             if not is_open:
                 poll.unregister(self._connection)
                 break
         status = os.waitpid(pid, 0)[1]
         if self._num_forged:
-            _write({"num_forged": self._num_forged})
+            self._keep({"num_forged": self._num_forged})
+        self._send()
         return status
+
+    def _keep(self, record: Header) -> None:
+        """Send ``record`` soon: to send each at once would wake three processes for each phase of a test."""
+        self._unsent += json.dumps(record).encode() + b"\n"
+        if len(self._unsent) > _CHUNK_BYTES:
+            self._send()
+
+    def _send(self) -> None:
+        while self._unsent:
+            del self._unsent[: os.write(RECORD_FD, self._unsent)]
 
     def _drain(self) -> bool:
         """Read what is there; False when every holder of the other end has closed it."""
@@ -249,6 +266,8 @@ class Supervisor:
                     self._hand_out(str(record["open"])) if "open" in record else self._pass_on(record)
                 except (AttributeError, KeyError, TypeError):  # no record that a runner writes
                     self._num_forged += 1
+            if len(data) < _CHUNK_BYTES:
+                return True
 
     def _hand_out(self, test_id: str) -> None:
         codes: List[Tuple[int, str, CodeType]] = []
@@ -279,7 +298,7 @@ class Supervisor:
             is_claimed = is_passed and record.get("phase") == "call"
             if is_forged or (is_claimed and not self._is_reached(test_id, number)):
                 record["is_forged"] = True
-        _write(record)
+        self._keep(record)
 
     def _announce(self, test_ids: List[Any]) -> bool:
         """Note the order of the tests; False for a second list, and for ids that the request does not ask for.
@@ -346,19 +365,7 @@ def _is_asked(test_id: str, asked: Set[str]) -> bool:
     return test_id in asked or base in asked or any(base.startswith((name + "::", name + "/")) for name in asked)
 
 
-def _rewriting() -> Optional[RewriteAsserts]:
-    from _pytest.assertion import rewrite  # an environment without pytest can still run unittest
-
-    return getattr(rewrite, "rewrite_asserts", None)
-
-
 def _remove_bytecode(place: str) -> None:
     folder, name = os.path.split(place[: -len(".py")])
     for path in glob.glob(os.path.join(glob.escape(folder), "__pycache__", glob.escape(name) + ".*.pyc")):
         os.unlink(path)
-
-
-def _write(record: Header) -> None:
-    data = json.dumps(record).encode() + b"\n"
-    while data:
-        data = data[os.write(RECORD_FD, data) :]

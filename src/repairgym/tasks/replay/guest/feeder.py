@@ -1,12 +1,13 @@
 """The trusted process between the host and the subject.
 
-Reads a request, and scripts from its standard input, as JSON lines. Makes JSON lines on its standard output: one
-``[script, step, part, kind, value]`` per observation, one ``[script, reason]`` at the end of each script (the reason is
-empty for a whole one). Guarantees: it is not dumpable, so the subject, a process of the same user, reads neither its
-memory nor its descriptors; the first subject is a fork from before any script was read, a later one another
-interpreter, so neither inherits a script; a step that holds literals is
-sent after all earlier answers were received; answers are bounded and have one form, anything else ends their script. A
-subject that kills or floods this process loses its own pass.
+Reads a request, and scripts from its standard input: a JSON line of chunks each, a chunk is the text of its steps and
+how many objects each may change. Makes JSON lines on its standard output: one ``[script, step, answers]`` per chunk,
+an answer is kind and value of the result and of the changed objects; ``[script, null, functions]`` for a script that
+was played apart; one ``[script, reason]`` at the end of each script (empty for a whole one). Guarantees: it is not
+dumpable, so the subject, a process of the same user, reads neither its memory nor its descriptors; the first subject
+is a fork from before any script was read, a later one another interpreter, so neither inherits a script; a chunk is
+sent after all earlier answers were received; answers are bounded and have one form, anything else ends their script.
+A subject that kills or floods this process loses its own pass.
 """
 
 import ctypes
@@ -20,18 +21,16 @@ import time
 
 # Not through hashlib, which loads a whole library of ciphers at each start.
 from _blake2 import blake2b
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 _PR_SET_DUMPABLE = 4
 _MAX_FRAME_BYTES = 8 << 20
 _MAX_VALUE_CHARS = 2000
-_MAX_CHUNK = 40
-_CODE = ("function", "class", "new_class")
-"""Steps with code of the tests, which may hold literals."""
 _MAX_STARTS = 4
 _FRAMEWORK = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "repairgym_guest"})
 """Modules of an interpreter that runs tests, which a subject has to load for itself."""
 _KINDS = frozenset({"plain", "error", "state", "opaque"})
+_CONSTANTS = frozenset({"null", "true", "false"})
 
 
 class SubjectError(Exception):
@@ -57,9 +56,11 @@ class Subject:
         for fd in ends:
             os.close(fd)
         self._source, self._target = from_subject[0], to_subject[1]
+        self._received = b""
         os.set_blocking(self._source, False)
         os.set_blocking(self._target, False)
-        config = {"source_paths": sources, **{name: request[name] for name in ("imports", "clock_shift_s")}}
+        own = {name: request[name] for name in ("imports", "clock_shift_s", "is_apart")}
+        config = {"source_paths": sources, **own}
         self._start = {"sources": request["sources"], "config": config}
 
     def start(self, deadline: float) -> None:
@@ -69,17 +70,18 @@ class Subject:
 
     def ask(self, content: Any, deadline: float) -> Any:
         """Send one frame and return the answer."""
-        self.send(content, deadline)
+        self.send(json.dumps(content), deadline)
         return self.receive(deadline)
 
-    def send(self, content: Any, deadline: float) -> None:
-        """Send one frame."""
-        data = json.dumps(content).encode()
+    def send(self, text: str, deadline: float) -> None:
+        """Send one frame, a JSON text."""
+        data = text.encode()
         data = struct.pack("=I", len(data)) + data
         while data:
-            self._wait([], [self._target], deadline)
             try:
                 data = data[os.write(self._target, data[: 1 << 16]) :]
+            except BlockingIOError:
+                self._wait([], [self._target], deadline)
             except OSError:
                 raise SubjectError("died") from None
 
@@ -94,14 +96,18 @@ class Subject:
             raise SubjectError("malformed answer") from None
 
     def _exactly(self, count: int, deadline: float) -> bytes:
-        parts = bytearray()
-        while len(parts) < count:
+        parts = [self._received]
+        num_missing = count - len(self._received)
+        while num_missing > 0:
             self._wait([self._source], [], deadline)
-            part = os.read(self._source, count - len(parts))
+            part = os.read(self._source, 1 << 16)
             if not part:
                 raise SubjectError("died")
-            parts += part
-        return bytes(parts)
+            parts.append(part)
+            num_missing -= len(part)
+        data = b"".join(parts)
+        self._received = data[count:]
+        return data[:count]
 
     @staticmethod
     def _wait(readable: List[int], writable: List[int], deadline: float) -> None:
@@ -145,53 +151,32 @@ def _become_subject(boot: str, ends: List[int], environment: Dict[str, str], is_
 # --- scripts ----------------------------------------------------------------------------------------------------------
 
 
-def _has_literal(operand: Any) -> bool:
-    if isinstance(operand, dict):
-        return any(map(_has_literal, operand.values()))
-    if not isinstance(operand, list):
-        return False
-    return bool(operand) and (operand[0] in ("l", "b", "y", "c", "F", "p", "r") or any(map(_has_literal, operand)))
-
-
-def chunks(steps: List[Dict[str, Any]]) -> Iterator[List[Dict[str, Any]]]:
-    """Yield steps to be sent together: no step but the first of a chunk holds a literal or code of the tests."""
-    chunk: List[Dict[str, Any]] = []
-    for step in steps:
-        is_telling = step["op"] in _CODE or _has_literal([step["args"], step.get("kwargs", {})])
-        if chunk and (len(chunk) >= _MAX_CHUNK or is_telling):
-            yield chunk
-            chunk = []
-        chunk.append(step)
-    if chunk:
-        yield chunk
-
-
-def _checked(answers: Any, chunk: List[Dict[str, Any]]) -> List[Tuple[str, str, str, List[str]]]:
-    """Return the answers to ``chunk`` in their one form, long values as digests.
+def _checked(answers: Any, nums_changed: List[int]) -> List[Tuple[str, str, str, str]]:
+    """Return the answers to a chunk in their one form, long values as digests.
 
     An answer is kind and value of the result, then those of the objects that the step may have changed. These are plain
     when all of them are.
     """
-    if not isinstance(answers, list) or len(answers) != len(chunk):
+    if not isinstance(answers, list) or len(answers) != len(nums_changed):
         raise SubjectError("died" if answers == "ended" else "malformed answer")
     checked = []
-    for answer, step in zip(answers, chunk):  # noqa: B905 - Python 3.8
+    for answer, num_changed in zip(answers, nums_changed):  # noqa: B905 - Python 3.8
         try:
             kind, value, after = answer
-            kinds = {kind, *(part for part, _ in after)}
-            is_known = kinds <= _KINDS and len(after) == len(step.get("after", ()))
-            texts = [_short(text) for text in (value, *(text for _, text in after))]
+            is_known = {kind, *(part for part, _ in after)} <= _KINDS and len(after) == num_changed
+            text, texts = _short(value), [_short(part) for _, part in after]
         except (TypeError, ValueError, RecursionError):
             raise SubjectError("malformed answer") from None
         if not is_known:
             raise SubjectError("malformed answer")
         is_plain = all(part == "plain" for part, _ in after)
-        checked.append((kind, texts[0], "plain" if is_plain else "state", texts[1:]))
+        checked.append((kind, text, "plain" if is_plain else "state", "[%s]" % ",".join(texts)))
     return checked
 
 
 def _short(text: str) -> str:
-    json.loads(text)
+    if text not in _CONSTANTS:
+        json.loads(text)
     if len(text) <= _MAX_VALUE_CHARS:
         return text
     return json.dumps(["digest", len(text), blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()])
@@ -229,43 +214,37 @@ class Feeder:
         self._num_starts += 1
         return subject
 
-    def play(self, number: int, steps: List[Dict[str, Any]]) -> None:
+    def play(self, number: int, chunks: List[Any]) -> None:
         """Play one script; write its observations, and the reason when it ended early."""
         deadline = min(self._deadline, time.monotonic() + self._request["script_timeout_s"])
         try:
             if self._subject is None:
                 self._subject = self._start(deadline)
-            _write([number, self._play(self._subject, number, steps, deadline)])
+            self._play(self._subject, number, chunks, deadline)
+            _write([number, ""])
         except SubjectError as error:
             _write([number, str(error)])
             if self._subject is not None:
                 self._subject.end()
                 self._subject = None
 
-    def _play(self, subject: Subject, number: int, steps: List[Dict[str, Any]], deadline: float) -> str:
-        """Play one script; return the reason when it ended early.
-
-        Without an end of the process, the next script is played in it, too.
-        """
-        max_steps: int = self._request["max_steps"]
+    def _play(self, subject: Subject, number: int, chunks: List[Any], deadline: float) -> None:
+        """Play one script; without an end of the process, the next one is played in it, too."""
         index = 0
-        subject.send("script", deadline)
-        for chunk in chunks(steps[:max_steps]):
-            answers = subject.ask(chunk, deadline)
-            if answers == "ended":
-                return "died"
-            for kind, value, after_kind, after in _checked(answers, chunk):
-                _write([number, index, "result", kind, value])
-                if after:
-                    _write([number, index, "after", after_kind, json.dumps([json.loads(text) for text in after])])
-                index += 1
-        if self._request["is_apart"] and subject.ask(None, deadline) != "ended":
-            raise SubjectError("malformed answer")
-        return "step limit" if len(steps) > max_steps else ""
+        subject.send('"script"', deadline)
+        for text, nums_changed in chunks:
+            subject.send(text, deadline)
+            _write([number, index, _checked(subject.receive(deadline), nums_changed)])
+            index += len(nums_changed)
+        if self._request["is_apart"]:
+            functions = subject.ask(None, deadline)
+            if not isinstance(functions, list) or subject.receive(deadline) != "ended":
+                raise SubjectError("malformed answer")
+            _write([number, None, functions])
 
 
 def main(request: Dict[str, Any]) -> None:
-    """Serve the host; each line of standard input holds the steps of a script."""
+    """Serve the host; each line of standard input holds the chunks of a script."""
     feeder = Feeder(request)
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     for number, line in enumerate(sys.stdin):

@@ -1,9 +1,9 @@
 """The subject: replays scripts over the code under test, without test framework, test files and expected values.
 
 Reads frames from :mod:`.feeder` (the modules to import, then steps), makes one answer per step: the snapshot of its
-result, and one of each object that the step may have changed. Scripts run in a fork of the process that imported the
-package; the feeder asks for another one where they run apart, or where a script ended the last. Code under test may
-take this process over: it then holds steps that were sent, never an answer.
+result, and one of each object that the step may have changed. Scripts run in the process that imported the package;
+where they run apart, each in a fork of it, which names the functions that ran at the end. Code under test may take this
+process over: it then holds steps that were sent, never an answer.
 """
 
 import collections
@@ -18,7 +18,7 @@ import struct
 import sys
 import types
 from base64 import b64decode
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from .snapshot import OPAQUE, error_snapshot, snapshot
 
@@ -304,8 +304,19 @@ _OPERATIONS: Dict[str, Callable[..., Any]] = {
 # --- the process ------------------------------------------------------------------------------------------------------
 
 
-def _serve(source: int, target: int) -> None:
-    """Play the steps of scripts until the end of this process."""
+_Function = Tuple[str, int]
+"""File and first line of a function."""
+_ANY = os.path.join(_ROOT, "*")
+"""File of all functions."""
+_UNSEEN = frozenset({
+    "_thread.start_new_thread", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen",
+    "sys.settrace",
+})  # fmt: skip
+"""Events of a script, functions of which nobody sees."""
+
+
+def _serve(source: int, target: int, executed: Optional[Set[_Function]] = None) -> None:
+    """Play the steps of scripts until there is no other one; then name the functions ``executed``."""
     steps: Any = _SCRIPT
     while steps is not None:
         if steps == _SCRIPT:
@@ -316,6 +327,36 @@ def _serve(source: int, target: int) -> None:
         else:
             send(target, [player.play(step) for step in steps])
         steps = receive(source)
+    if executed is not None:
+        root = _ROOT + os.sep
+        send(target, sorted([path[len(root) :], line] for path, line in [*executed] if path.startswith(root)))
+
+
+def _trace() -> Set[_Function]:
+    """Return a set that grows by each function that runs from now on."""
+    import threading
+
+    executed: Set[_Function] = set()
+
+    def note(frame: types.FrameType, _: str, __: Any) -> None:
+        executed.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
+
+    threading.settrace(note)
+    sys.settrace(note)
+    return executed
+
+
+def _play_apart(source: int, target: int, executed: Set[_Function]) -> None:
+    """Play one script in a fork."""
+    child = _fork()
+    if child == 0:
+        try:
+            sys.addaudithook(lambda name, _: executed.add((_ANY, 0)) if name in _UNSEEN else None)
+            _serve(source, target, executed)
+        finally:
+            _exit(0)
+    _waitpid(child, 0)
+    send(target, "ended")
 
 
 def _with_default(function: Callable[[float], Any]) -> Callable[..., Any]:
@@ -357,11 +398,12 @@ def shift_clock(shift_s: float) -> None:
 
 
 def main(source: int, target: int, config: Dict[str, Any]) -> None:
-    """Import what scripts need, then play them in forks of this process."""
+    """Import what scripts need, then play them."""
     for name in [name for name in _modules if name.startswith(__name__.partition(".")[0])]:
         del _modules[name]
     if config["clock_shift_s"]:
         shift_clock(config["clock_shift_s"])
+    executed = _trace() if config["is_apart"] else None
     # As in a run of tests, the folder of the tree itself is not on the path.
     sys.path[:] = [*config["source_paths"], *(path for path in sys.path if path)]
     sys.argv[:] = ["pytest"]
@@ -374,11 +416,7 @@ def main(source: int, target: int, config: Dict[str, Any]) -> None:
     _ENVIRONMENT.update(os.environ)
     send(target, "ready")
     while receive(source) is not None:
-        child = _fork()
-        if child == 0:
-            try:
-                _serve(source, target)
-            finally:
-                _exit(0)
-        _waitpid(child, 0)
-        send(target, "ended")
+        if executed is None:
+            _serve(source, target)
+        else:
+            _play_apart(source, target, executed)
