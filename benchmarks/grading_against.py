@@ -10,6 +10,7 @@ and the ratios within a round. Oracles of the replay judge are made before. Exam
 """
 
 import argparse
+import ast
 import asyncio
 import contextlib
 import json
@@ -33,6 +34,8 @@ from repairgym.tasks.layers.store import LayerStore
 
 _ACCOUNTS = Path("/sys/fs/cgroup/cpuacct")
 _SETTLE_S = 0.02
+KINDS = {"failing": "failed", "passing": "passed", "elsewhere": "passed"}
+"""Kind of submission -> its verdict: the broken code, the repair, and the repair with another change elsewhere."""
 
 
 def read_task(record: dict[str, Any]) -> Task:
@@ -99,16 +102,30 @@ class Version:
             self.account.rmdir()
 
 
+def changed(patch: str, text: str, base: str | None, name: str) -> str:
+    """Return ``text`` with a change without effect: a comment, or a statement of the module or a repaired function."""
+    if patch == "elsewhere":
+        return f"{text}\n_change = {name!r}\n"
+    lines = text.splitlines(keepends=True)
+    for node in ast.walk(ast.parse(text)) if patch == "passing" else ():
+        if isinstance(node, ast.FunctionDef) and "".join(lines[node.lineno - 1 : node.end_lineno]) not in (base or ""):
+            place = node.body[-1]
+            if place.lineno > node.lineno and not getattr(place, "decorator_list", ()):
+                lines.insert(place.lineno - 1, f"{' ' * place.col_offset}pass  # {name}\n")
+                return "".join(lines)
+    return f"{text}\n# change {name}\n"
+
+
 def measure(record: dict[str, Any], versions: dict[str, Version], num_rounds: int) -> dict[str, Any]:
     """Return medians and ratios on one task; the round before the first is not counted."""
     path = next(path for path, text in record["gold_files"].items() if text is not None and path.endswith(".py"))
     row: dict[str, Any] = {"task": record["id"]}
-    for patch, kind in (("failing", "failed"), ("passing", "passed")):
+    for patch, kind in KINDS.items():
         texts = record["base_files"] if patch == "failing" else record["gold_files"]
         seen: dict[str, list[dict[str, Any]]] = {name: [] for name in versions}
         for number in range(num_rounds + 1):
             for name in list(versions)[:: 1 if number % 2 else -1]:
-                files = {**texts, path: f"{texts[path]}\n# change {number} {name}\n"}
+                files = {**texts, path: changed(patch, texts[path], record["base_files"].get(path), f"{name}{number}")}
                 answer = versions[name].ask({"task": record, "files": files})
                 if answer["kind"] != kind:
                     return {**row, "unexpected": f"{patch} {name} {answer['kind']}"}
