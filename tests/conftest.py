@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,17 @@ def pytest_configure() -> None:
     """Restore Ctrl-C where the parent ignores it (``nohup make test &``): the tests of signals rely on it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without the garbage collector, which then never looks at the modules and tests again: they all stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def byte_tokenizer() -> Tokenizer:
