@@ -65,6 +65,12 @@ def test_a_sweep_follows_no_link(own, tmp_path):
 def test_a_sweep_removes_trees_of_any_depth(own):
     gone = make_folder("test")
     (gone / OWNER_FILE).write_text(str(own._replace(boot_id="another")))
-    subprocess.run(["sh", "-c", "for i in $(seq 1500); do mkdir d && cd d; done"], cwd=gone, check=True)
+    folder = os.open(gone, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=folder)
+        inner = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
     assert sweep_folders("test") == [gone]
     assert not gone.exists()

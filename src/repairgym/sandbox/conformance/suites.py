@@ -109,7 +109,7 @@ async def test_deadline(sandbox: Sandbox) -> None:
 @on_sandbox()
 async def run_deadline(sandbox: Sandbox) -> None:
     """A stopped run keeps its results."""
-    for timeout_s in (2.0, 10.0, 40.0):
+    for timeout_s in (0.5, 2.0, 10.0, 40.0):
         run = await _run(sandbox, *_SLOW, timeout_s=timeout_s)
         # On a busy machine a new interpreter may need longer than that to come to the first test.
         if run.outcome(_SLOW[0]) is not TestOutcome.MISSING:
