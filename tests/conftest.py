@@ -310,6 +310,13 @@ def small_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def build_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with back ends that build wheels; do not write into it."""
+    names = ("pytest", "packaging", "hatchling", "editables", "setuptools")
+    return copy_environment(tmp_path_factory.mktemp("environment") / "build", names)
+
+
+@pytest.fixture(scope="session")
 def synthetic_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished synthetic run; do not write into it."""
     return write_synthetic_run(tmp_path_factory.mktemp("synthetic") / "run")

@@ -82,8 +82,8 @@ SLOW = [name for name in ATTACKS if name.removeprefix("replay_") not in QUICK]
 class Site:
     """The judge over the small package."""
 
-    def __init__(self, backend: Any, folder: Path, gold: str = GOLD, tests: str = TESTS) -> None:
-        self._tree, self._gold, self._tests = folder / "tree", gold, tests
+    def __init__(self, backend: Any, folder: Path, environment: Path, gold: str = GOLD, tests: str = TESTS) -> None:
+        self._tree, self._environment, self._gold, self._tests = folder / "tree", environment, gold, tests
         for path, text in (("shop.py", gold), ("tests/test_shop.py", tests)):
             (self._tree / path).parent.mkdir(parents=True, exist_ok=True)
             (self._tree / path).write_text(text)
@@ -93,7 +93,7 @@ class Site:
         self._judge = judge
 
     def _spec(self, task: Task, files: dict[str, str | None]) -> SandboxSpec:
-        return SandboxSpec(environment=Path(sys.prefix), tree=self._tree, files={**task.base_files, **files})
+        return SandboxSpec(environment=self._environment, tree=self._tree, files={**task.base_files, **files})
 
     async def review(self, broken: str, name: str) -> Review:
         """Review what the hack ``name`` makes of ``broken``."""
@@ -118,9 +118,9 @@ class Site:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def site(tmp_path_factory: pytest.TempPathFactory) -> Any:
+async def site(tmp_path_factory: pytest.TempPathFactory, small_environment: Path) -> Any:
     backend = create_backend(SandboxConfig())
-    yield Site(backend, tmp_path_factory.mktemp("site"))
+    yield Site(backend, tmp_path_factory.mktemp("site"), small_environment)
     await backend.close()
 
 
@@ -156,14 +156,14 @@ async def test_a_check_that_is_narrower_is_seen_where_a_varied_input_reaches_it(
 @pytest.mark.parametrize(
     "name", ["compare_by_type", *(pytest.param(one, marks=pytest.mark.slow) for one in ("", "compare_by_text"))]
 )
-async def test_a_comparison_that_asks_for_less_is_no_repair(name: str, tmp_path: Path) -> None:
+async def test_a_comparison_that_asks_for_less_is_no_repair(name: str, tmp_path: Path, small_environment: Path) -> None:
     gold = GOLD.replace(".cents", "._cents")
     tests = TESTS.replace('    assert price("2.25").cents == 225\n', "").replace(
         'prices(["1.5", "2"]) == [150, 200]', 'price("2") == Price(200)'
     )
     backend = create_backend(SandboxConfig())
     try:
-        site = Site(backend, tmp_path, gold, tests)
+        site = Site(backend, tmp_path, small_environment, gold, tests)
         consequence = (await site.review(gold.replace("* 100", "* 10"), name)).consequence
     finally:
         await backend.close()

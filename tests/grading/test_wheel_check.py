@@ -1,6 +1,6 @@
 """Broken builds: what a build can do in its sandbox, in its wheel and in the code of the wheel buys nothing.
 
-The project is ``tinybuild``, with back ends of the environment that runs these tests. ``settings`` compares its wheel
+The project is ``tinybuild``, built by copies of the back ends that are installed here. ``settings`` compares its wheel
 with the release; ``suite`` installs the wheel beside its requirements and runs ``tests/test_cli.py``.
 """
 
@@ -128,9 +128,9 @@ def suite(trees: dict[str, Path]) -> Task:
 
 
 @pytest.fixture
-def grade(namespace: NamespaceBackend, trees: dict[str, Path]) -> Grade:
+def grade(namespace: NamespaceBackend, trees: dict[str, Path], build_environment: Path) -> Grade:
     def make_spec(task: Task, files: Files) -> SandboxSpec:
-        return SandboxSpec(environment=Path(sys.prefix), tree=trees[task.id], files=files)
+        return SandboxSpec(environment=build_environment, tree=trees[task.id], files=files)
 
     async def grade(task: Task, files: Files) -> Verdict:
         # The stages alone decide: no detector looks at the build.
@@ -281,10 +281,11 @@ async def test_the_suite_runs_with_canaries_on_the_wheel(suite: Task, grade: Gra
     assert "packaging>999" in why(empty)
 
 
-async def test_the_same_stages_certify(suite: Task, namespace: NamespaceBackend, trees: dict[str, Path]) -> None:
-    spec = SandboxSpec(
-        environment=Path(sys.prefix), tree=trees["suite"], files={"tinybuild/cli.py": "def main():\n    return 1\n"}
-    )
+async def test_the_same_stages_certify(
+    suite: Task, namespace: NamespaceBackend, trees: dict[str, Path], build_environment: Path
+) -> None:
+    files = {"tinybuild/cli.py": "def main():\n    return 1\n"}
+    spec = SandboxSpec(environment=build_environment, tree=trees["suite"], files=files)
     run = await run_fresh(namespace, spec, task_request(suite))
     failed = {name for name, result in run.results.items() if result.outcome.value != "passed"}
     assert failed == {f"{DEPENDENCY_TEST}::test_suite[tests/test_cli.py]"}

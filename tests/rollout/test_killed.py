@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import random
 import signal
-import sys
 import time
 from collections import Counter
 from itertools import groupby
@@ -69,12 +68,12 @@ def act(task, generator, pipeline):
     return lambda observation: next(actions)
 
 
-def rollout(folder: Path, base: Path, tree: Path) -> list[Trajectory]:
+def rollout(folder: Path, base: Path, tree: Path, environment: Path) -> list[Trajectory]:
     """Run what the store of ``folder`` does not hold yet."""
     config = RolloutConfig(
         pipeline=PipelineConfig(max_len_tokens=1 << 24, max_turns=12), engine=EngineConfig(max_len_tokens=1 << 24)
     )
-    layers, renderer = TaskLayers(Path(sys.prefix), tree), ChatRenderer(load_tokenizer(base))
+    layers, renderer = TaskLayers(environment, tree), ChatRenderer(load_tokenizer(base))
     pool = LocalPool(config, NamespaceBackend, lambda _: layers, renderer)
     scripted.SCRIPTS["hostile"] = act
     path = folder / "run.db"
@@ -90,7 +89,7 @@ def num_stored(folder: Path) -> int:
         return len(store.trajectory_ids(phase=PHASE, step=0))
 
 
-def test_a_killed_rollout_with_hostile_submissions_resumes(base, tmp_path):
+def test_a_killed_rollout_with_hostile_submissions_resumes(base, small_environment, tmp_path):
     probe = probe_backend("namespace")
     if not probe.is_available:
         pytest.skip(f"namespace does not work here: {probe.reason}")
@@ -98,7 +97,7 @@ def test_a_killed_rollout_with_hostile_submissions_resumes(base, tmp_path):
     for path, text in TREE.items():
         (tree / path).parent.mkdir(parents=True, exist_ok=True)
         (tree / path).write_text(text)
-    child = multiprocessing.get_context("spawn").Process(target=rollout, args=(tmp_path, base, tree))
+    child = multiprocessing.get_context("spawn").Process(target=rollout, args=(tmp_path, base, tree, small_environment))
     child.start()
     while num_stored(tmp_path) < NUM_BEFORE:
         assert child.is_alive()
@@ -106,7 +105,7 @@ def test_a_killed_rollout_with_hostile_submissions_resumes(base, tmp_path):
     os.kill(child.pid or 0, signal.SIGKILL)
     child.join()
     assert NUM_BEFORE <= num_stored(tmp_path) < NUM_TASKS * SIZE
-    found = rollout(tmp_path, base, tree)
+    found = rollout(tmp_path, base, tree, small_environment)
     assert len({trajectory.id for trajectory in found}) == len(found) == NUM_TASKS * SIZE
     kinds = Counter(trajectory.verdict.kind for trajectory in found)
     assert kinds == {VerdictKind.PASSED: NUM_TASKS * SIZE // 2, VerdictKind.FAILED: NUM_TASKS * SIZE // 2}

@@ -1,6 +1,7 @@
 """Life and death of the namespace back end's processes."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -32,6 +33,15 @@ async def until(is_done):
 
 def descendants(pid=None):
     return [p for p in psutil.Process(pid).children(recursive=True) if is_alive(p)]
+
+
+def num_sleeping(pid=None):
+    """Number of descendants that run ``sleep``; one may end while they are counted."""
+    number = 0
+    for process in descendants(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            number += process.name() == "sleep"
+    return number
 
 
 def is_alive(process):
@@ -78,7 +88,7 @@ async def test_closing_leaves_no_process(spec):
     backend = NamespaceBackend()
     sandbox = await backend.create(spec)
     running = asyncio.ensure_future(sandbox.exec(("sleep", "900"), timeout_s=600))
-    await until(lambda: any(process.name() == "sleep" for process in descendants()))
+    await until(num_sleeping)
     processes = [process for process in descendants() if process not in others]
     await backend.close()
     await backend.close()
@@ -92,10 +102,10 @@ async def test_closing_a_sandbox_ends_its_command_only(spec):
     backend = NamespaceBackend()
     first, second = await backend.create(spec), await backend.create(spec)
     running = asyncio.ensure_future(first.exec(("sleep", "901"), timeout_s=600))
-    await until(lambda: any(process.name() == "sleep" for process in descendants()))
+    await until(num_sleeping)
     await first.close()
     await first.close()
-    await until(lambda: not any(process.name() == "sleep" for process in descendants()))
+    await until(lambda: num_sleeping() == 0)
     with pytest.raises(SandboxLostError):
         await running
     assert (await second.exec(("echo", "fine"), timeout_s=60)).stdout == b"fine\n"
@@ -131,7 +141,7 @@ async def test_a_cancelled_command_ends_the_sandbox(spec):
     sandbox = await backend.create(spec)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(sandbox.exec(("sleep", "902"), timeout_s=600), 0.2)
-    await until(lambda: not any(process.name() == "sleep" for process in descendants()))
+    await until(lambda: num_sleeping() == 0)
     with pytest.raises(SandboxLostError):
         await sandbox.exec(("true",), timeout_s=60)
     await backend.close()
@@ -208,7 +218,7 @@ async def test_nothing_outlives_a_killed_host(spec, module, name, tmp_path):
     arguments = [sys.executable, "-c", program, str(spec.environment), str(spec.tree)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src"), "TMPDIR": str(tmp_path)}
     host = await asyncio.create_subprocess_exec(*arguments, env=environment)
-    await until(lambda: sum(process.name() == "sleep" for process in descendants(host.pid)) == 2)
+    await until(lambda: num_sleeping(host.pid) == 2)
     processes = descendants(host.pid)
     host.send_signal(signal.SIGKILL)
     await host.wait()

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import platform
-import sys
 from pathlib import Path
 
 import pytest
@@ -75,10 +74,10 @@ async def test_a_failing_build_names_its_last_line(
 
 @pytest.mark.asyncio
 async def test_lists_come_from_runs_and_differences_are_counted(
-    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend
+    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend, small_environment: Path
 ) -> None:
     tree = graded_tree(store, GitRepository(clones / "acme__calc"), record)
-    installed = Installed(Path(sys.prefix), tree, ("src",))
+    installed = Installed(small_environment, tree, ("src",))
     config = ImportedConfig(repos=str(clones), num_certificate_runs=1)
     task, counts = await Certifier(record, installed, HERE, backend, config).certify()
     name = "tests/test_calc.py::test_"
@@ -100,10 +99,10 @@ async def test_lists_come_from_runs_and_differences_are_counted(
 
 @pytest.mark.asyncio
 async def test_a_log_decides_where_it_is_allowed_and_the_task_says_so(
-    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend
+    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend, small_environment: Path
 ) -> None:
     tree = graded_tree(store, GitRepository(clones / "acme__calc"), record)
-    installed = Installed(Path(sys.prefix), tree, ())  # without its sources, signed runs certify nothing
+    installed = Installed(small_environment, tree, ())  # without its sources, signed runs certify nothing
     config = ImportedConfig(repos=str(clones), num_certificate_runs=1)
     command = "PYTHONPATH=src python -m pytest -p no:cacheprovider -rA"
     log = log_runner("pytest", command, ("tests/test_calc.py",))

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import tarfile
 from pathlib import Path
 
@@ -78,17 +77,19 @@ def pack(folder: Path, files: dict[str, str]) -> tuple[Package, Path]:
     return made, archive
 
 
-def make_store(folder: Path, archive: Path) -> LayerStore:
-    """Layers whose build back ends are those of the environment that runs these tests: nothing is downloaded."""
+def make_store(folder: Path, archive: Path, environment: Path) -> LayerStore:
+    """Layers whose build back ends are those of ``environment``: nothing is downloaded."""
     store = LayerStore(folder, FileIndex(archive))
     place = store.root / "environments" / describe_environment(read_lock(BUILD_REQUIREMENTS)).digest
     place.parent.mkdir(parents=True)
-    place.symlink_to(sys.prefix)
+    place.symlink_to(environment)
     return store
 
 
 @pytest.fixture(scope="module")
-def built(package: tuple[Package, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[TaskStore, LayerStore]:
+def built(
+    package: tuple[Package, Path], tmp_path_factory: pytest.TempPathFactory, build_environment: Path
+) -> tuple[TaskStore, LayerStore]:
     made, archive = package
     folder = tmp_path_factory.mktemp("built")
     lines = [f"{k} = {json.dumps(v)}" for k, v in made.model_dump(exclude={"sdists"}).items()]
@@ -102,7 +103,7 @@ def built(package: tuple[Package, Path], tmp_path_factory: pytest.TempPathFactor
         num_certificate_runs=1,
         num_workers=1,
     )
-    layers = make_store(folder / "layers", archive)
+    layers = make_store(folder / "layers", archive, build_environment)
     # The build opens the layers itself, with the user's index.
     layers.tree(made.sdist())
     return build(config, folder / "tasks", layers), layers
@@ -135,10 +136,10 @@ def test_the_tests_of_the_build_are_pinned_and_restored(built: tuple[TaskStore, 
 
 
 def test_the_tree_is_made_again_from_the_record(
-    built: tuple[TaskStore, LayerStore], package: tuple[Package, Path], tmp_path: Path
+    built: tuple[TaskStore, LayerStore], package: tuple[Package, Path], tmp_path: Path, build_environment: Path
 ) -> None:
     task = load(built)[0]
-    assert task_layers(task, make_store(tmp_path, package[1])).tree.name == task.base_tree
+    assert task_layers(task, make_store(tmp_path, package[1], build_environment)).tree.name == task.base_tree
 
 
 def test_grading_applies_any_settings_and_keeps_check_and_tests(
@@ -161,7 +162,7 @@ def test_a_broken_build_can_be_exported(built: tuple[TaskStore, LayerStore], tmp
     assert all("pyproject.toml" in row["patch"] for row in rows)
 
 
-def test_a_package_that_does_not_build_is_counted(tmp_path: Path) -> None:
+def test_a_package_that_does_not_build_is_counted(tmp_path: Path, build_environment: Path) -> None:
     broken = {**FILES, "pyproject.toml": PYPROJECT.replace('"hatchling"', '"no-such-back-end"')}
     made, archive = pack(tmp_path, broken)
     config = TasksConfig(num_certificate_runs=1)
@@ -169,7 +170,7 @@ def test_a_package_that_does_not_build_is_counted(tmp_path: Path) -> None:
     async def make() -> SourceResult:
         backend = create_backend(config.sandbox)
         try:
-            store = make_store(tmp_path / "layers", archive)
+            store = make_store(tmp_path / "layers", archive, build_environment)
             return await make_breakages(made, BuildContext(store, backend, config, quota=1))
         finally:
             await backend.close()
