@@ -16,7 +16,7 @@ from repairgym.grading.predictions.results import ResultsFolder
 from repairgym.records import VerdictKind
 
 CONFIG = GradeCommandConfig(num_workers=2, sandbox=SandboxConfig(limits=SandboxLimits(memory_bytes=400 << 20)))
-ENDLESS = ("hang", "gigabytes", "memory")
+ENDLESS_S = {"hang": 0.5, "gigabytes": 0.5, "memory": 1.5}
 
 
 def patch_of(task, text: str) -> str:
@@ -61,8 +61,8 @@ def submissions(task) -> dict[str, tuple[str, VerdictKind, str]]:
 def test_each_submission_gets_its_own_typed_verdict(place, tmp_path):
     wanted = submissions(place.task)
     tasks = {name: place.task.model_copy(update={"id": name}) for name in wanted}
-    for name in ENDLESS:
-        tasks[name] = tasks[name].model_copy(update={"timeout_s": 1.5})
+    for name, timeout_s in ENDLESS_S.items():
+        tasks[name] = tasks[name].model_copy(update={"timeout_s": timeout_s})
     tasks["unbuildable"] = tasks["unbuildable"].model_copy(update={"base_tree": "0" * 64})
     predictions = [
         Prediction(instance_id=name, model_name_or_path="m", model_patch=patch)

@@ -26,3 +26,8 @@ def served() -> Iterator[tuple[str, str]]:
             yield line.split()[3].removesuffix("/v1"), token
         finally:
             process.kill()
+
+
+def pytest_ignore_collect(config: pytest.Config) -> bool | None:
+    """Leave out files of slow tests where no slow test runs: importing the clients takes seconds in each worker."""
+    return True if "not slow" in config.option.markexpr else None
