@@ -62,7 +62,7 @@ def test_each_submission_gets_its_own_typed_verdict(place, tmp_path):
     wanted = submissions(place.task)
     tasks = {name: place.task.model_copy(update={"id": name}) for name in wanted}
     for name, timeout_s in ENDLESS_S.items():
-        tasks[name] = tasks[name].model_copy(update={"timeout_s": timeout_s})
+        tasks[name] = tasks[name].model_copy(update={"timeout_s": timeout_s, "test_timeout_s": timeout_s})
     tasks["unbuildable"] = tasks["unbuildable"].model_copy(update={"base_tree": "0" * 64})
     predictions = [
         Prediction(instance_id=name, model_name_or_path="m", model_patch=patch)
