@@ -43,7 +43,7 @@ TORCH := $(shell sed -n 's/^torch==//p' requirements-torch.txt)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --no-input --no-compile
 TORCH_PIP := $(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: help setup tools demo examples dist site words test parity ray trl trl-env verl verl-env vllm engines lint format types contracts check bench gpu docs lock clean
+.PHONY: help setup tools demo examples dist site words test parity ray ray-env trl trl-env verl verl-env vllm engines lint format types contracts check bench gpu docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -66,7 +66,10 @@ parity: $(PARITY_STAMP) ## our losses against TRL's and verl's own functions, in
 	@OMP_NUM_THREADS=1 PYTHONPATH=src $(PARITY)/bin/python -m pytest -q -m parity --confcutdir=tests/learning/parity \
 		tests/learning/parity $(ARGS)
 
-ray: $(RAY_STAMP) ## episodes on Ray clusters of this machine, one node killed on the way, in .venv-ray
+ray-env: $(RAY_STAMP) ## build .venv-ray: the locked packages and Ray
+	@:
+
+ray: ray-env ## episodes on Ray clusters of this machine, one node killed on the way, in .venv-ray
 	@OMP_NUM_THREADS=1 PYTHONPATH=src $(RAY)/bin/python -m pytest -q -m ray tests/bridges/ray --durations=0 $(ARGS)
 
 trl-env: $(TRL_STAMP) ## build .venv-trl: TRL and verifiers with this project

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -197,18 +196,18 @@ def test_the_patch_of_tests_brings_the_hidden_tests_back(
     assert all(any(f"def {name}" in (text or "") for text in after.values()) for name in names)
 
 
-def run_in(work: Path, script: Path) -> str:
+def run_in(work: Path, script: Path, environment: Path) -> str:
     """What a script of a task folder prints where the container's folders are below ``work``."""
     text = script.read_text().replace("/testbed", str(work / "testbed")).replace("/logs", str(work / "logs"))
     local = script.with_name(f"local-{script.name}")
     local.write_text(text)
-    environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(work)}
-    done = subprocess.run(["bash", str(local)], env=environment, timeout=120, capture_output=True, text=True)
+    variables = {"PATH": f"{environment / 'bin'}:{os.environ['PATH']}", "HOME": str(work)}
+    done = subprocess.run(["bash", str(local)], env=variables, timeout=120, capture_output=True, text=True)
     return done.stdout
 
 
 def test_a_harbor_folder_rewards_the_repair_and_nothing_else(
-    built: TaskStore, seeded_layers: LayerStore, tmp_path: Path
+    built: TaskStore, seeded_layers: LayerStore, small_environment: Path, tmp_path: Path
 ) -> None:
     task = next(task for task in built.load() if set(task.fail_to_pass) - set(task.visible_tests))
     TaskStore(tmp_path / "one").save([task], {}, {})
@@ -234,14 +233,16 @@ def test_a_harbor_folder_rewards_the_repair_and_nothing_else(
         for path, text in attacks.get(attempt, {}).items():
             (work / "testbed" / path).write_text(text)
         if attempt == "solution":
-            run_in(work, folder / "solution" / "solve.sh")
-        run_in(work, folder / "tests" / "test.sh")
+            run_in(work, folder / "solution" / "solve.sh", small_environment)
+        run_in(work, folder / "tests" / "test.sh", small_environment)
         rewards[attempt] = (work / "logs" / "verifier" / "reward.txt").read_text()
     assert rewards == dict.fromkeys(rewards, "0\n") | {"solution": "1\n"}
 
 
 @pytest.mark.slow
-def test_scripts_of_an_imported_task_put_the_tests_back(tmp_path: Path, clone: tuple[Path, str]) -> None:
+def test_scripts_of_an_imported_task_put_the_tests_back(
+    tmp_path: Path, clone: tuple[Path, str], small_environment: Path
+) -> None:
     repos, commit = clone
     check = "from calc import x\n\n\ndef test_x():\n    assert x == 2\n"
     tests = unified_diff({}, {"test_calc.py": check})
@@ -258,10 +259,10 @@ def test_scripts_of_an_imported_task_put_the_tests_back(tmp_path: Path, clone: t
         (work / "testbed" / "calc.py").write_text("x = 3\n")
         (work / "testbed" / "test_calc.py").write_text("def test_x(): pass\n")
         if is_solved:
-            run_in(work, folder / "solution" / "solve.sh")
-        run_in(work, folder / "tests" / "test.sh")
+            run_in(work, folder / "solution" / "solve.sh", small_environment)
+        run_in(work, folder / "tests" / "test.sh", small_environment)
         rewards.append((work / "logs" / "verifier" / "reward.txt").read_text().strip())
-        output = run_in(work, other / "eval.sh")
+        output = run_in(work, other / "eval.sh", small_environment)
         assert ">>>>> Start Test Output" in output
         assert ("PASSED test_calc.py::test_x" in output) == is_solved
     assert rewards == ["0", "1"]
