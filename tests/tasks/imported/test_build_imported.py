@@ -174,14 +174,14 @@ def test_failures_without_a_network_are_known_by_their_message(message: str, is_
 
 @pytest.mark.asyncio
 async def test_a_record_whose_tests_need_a_network_says_so(
-    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend
+    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend, small_environment: Path
 ) -> None:
     asking = "import socket\n\n\ndef test_double():\n    socket.getaddrinfo('httpbin.invalid', 80)\n"
     files = {"test_patch": unified_diff({"tests/test_calc.py": OLD_TESTS}, {"tests/test_calc.py": asking})}
     lists = {"fail_to_pass": record.fail_to_pass[:1], "pass_to_pass": ()}
     asked = record.model_copy(update={**files, **lists})
     tree = graded_tree(store, GitRepository(clones / "acme__calc"), asked)
-    installed = Installed(Path(sys.prefix), tree, ("src",))
+    installed = Installed(small_environment, tree, ("src",))
     config = ImportedConfig(repos=str(clones), num_certificate_runs=1)
     with pytest.raises(TaskError, match="; need a network, which sandboxes lack: 1"):
         await Certifier(asked, installed, HERE, backend, config).certify()
