@@ -1,7 +1,7 @@
 """Environments of a few installed packages, so that a test's sandbox starts without all that the project needs.
 
 Reads the packages of the running interpreter; makes a virtual environment with copies of some of them. Guarantees that
-nothing is downloaded, and that the copies have byte code: no sandbox could write it.
+nothing is downloaded, and that the copies have byte code, whatever our variables say of it: no sandbox could write it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ def copy_environment(place: Path, names: Iterable[str] = ("pytest",)) -> Path:
                 shutil.copytree(source, site / top, dirs_exist_ok=True)
             else:
                 shutil.copy2(source, site)
-    # Without our variables, which may turn byte code off or send it elsewhere.
     subprocess.run([place / "bin" / "python", "-m", "compileall", "-q", site], env={}, check=True)
     return place
 

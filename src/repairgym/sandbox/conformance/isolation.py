@@ -77,8 +77,7 @@ for family, address in ((inet, ('127.0.0.1', port)), (unix, name), (inet, ('192.
 _UPGRADES = """
 import importlib.metadata, os, sys, zipfile
 sys.path.insert(0, '/testbed/pip.whl')
-from pip._internal.cli.main import main
-from pip._internal.commands import install  # once for both attempts, which are forks
+import pip._internal.cli.main, pip._internal.commands.install  # once for both attempts, which are forks
 made = '/tmp/iniconfig-99.0-py3-none-any.whl'
 with zipfile.ZipFile(made, 'w') as wheel:
     info = 'iniconfig-99.0.dist-info/'
@@ -87,22 +86,15 @@ with zipfile.ZipFile(made, 'w') as wheel:
     wheel.writestr(info + 'WHEEL', 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')
     wheel.writestr(info + 'RECORD', '')
 other = 'iniconfig!=' + importlib.metadata.version('iniconfig')
-for name in [name for name in os.environ if name.startswith(('PIP_', 'UV_'))]:
-    del os.environ[name]
+os.environ = {name: value for name, value in os.environ.items() if not name.startswith(('PIP_', 'UV_'))}
 attempts = {'from an index': ['--retries', '0', '--timeout', '2', other], 'from a wheel': ['--no-index', made]}
 for name, arguments in attempts.items():
-    with open('/tmp/said', 'w+') as said:
-        child = os.fork()
-        if not child:
-            os.dup2(said.fileno(), 2)
-            os._exit(main(['install', '--upgrade', '--no-deps', '--quiet', *arguments]))
-        status = os.waitpid(child, 0)[1]
-        said.seek(0)
-        text = said.read()
-    if status == 0:
-        print('upgraded', name)
-    elif 'ERROR' not in text:
-        print('not tried', name, text)
+    if not (child := os.fork()):
+        os.dup2(os.open('/tmp/said', os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+        os._exit(pip._internal.cli.main.main(['install', '--upgrade', '--no-deps', '--quiet', *arguments]))
+    status, text = os.waitpid(child, 0)[1], open('/tmp/said').read()
+    if not status or 'ERROR' not in text:
+        print('not refused', name, text)
 if importlib.metadata.version('iniconfig') == '99.0':
     print('another version')
 """
