@@ -94,7 +94,7 @@ for name, arguments in attempts.items():
         os._exit(pip._internal.cli.main.main(['install', '--upgrade', '--no-deps', '--quiet', *arguments]))
     status, text = os.waitpid(child, 0)[1], open('/tmp/said').read()
     if not status or 'ERROR' not in text:
-        print('not refused', name, text)
+        print('not rejected', name, text)
 if importlib.metadata.version('iniconfig') == '99.0':
     print('another version')
 """
