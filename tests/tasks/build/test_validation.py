@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from repairgym.errors import TaskError
@@ -10,6 +12,7 @@ from repairgym.tasks.build.validation import (
     check_tests,
     gather_evidence,
     graded_files,
+    plain_layers,
     run_fresh,
     task_layers,
     task_request,
@@ -97,3 +100,12 @@ def test_layers_of_another_python_or_format_are_refused(built: TaskStore, seeded
         task_layers(task.model_copy(update={"environment": other}), seeded_layers)
     with pytest.raises(TaskError, match="build the tasks again"):
         task_layers(task.model_copy(update={"base_tree": "other"}), seeded_layers)
+
+
+def test_layers_of_an_imported_task_are_those_of_its_build(task: Task, tmp_path: Path) -> None:
+    """Its lock has no hashes, so that no environment could be made of it."""
+    store = LayerStore(tmp_path)
+    folders = [store.build_once(kind, "a" * 64, lambda place: None) for kind in ("environments", "trees")]
+    environment = task.environment.model_copy(update={"lock": "six==1.16.0\n", "digest": "a" * 64})
+    imported = task.model_copy(update={"source": "imported", "environment": environment, "base_tree": "a" * 64})
+    assert list(plain_layers(imported, store)) == folders

@@ -21,13 +21,13 @@ from repairgym.tasks.build.validation import (
     TaskLayers,
     graded_files,
     pinned_tree,
+    plain_layers,
     run_fresh,
     task_layers,
     task_request,
 )
 from repairgym.tasks.layers.bytecode import tree_with_bytecode
 from repairgym.tasks.layers.catalogue import load_catalogue
-from repairgym.tasks.layers.environments import build_environment
 from repairgym.tasks.layers.store import LayerStore
 
 CATALOGUES = ("catalog/packages.toml", "")
@@ -112,7 +112,8 @@ async def _compiled_layers(
     task: Task, files: tuple[str, ...], store: LayerStore, backend: SandboxBackend
 ) -> TaskLayers:
     """Return the layers of ``task`` with byte-code of its package and of the test files; without it if they fail."""
-    spec = SandboxSpec(environment=build_environment(store, task.environment.lock)[1], tree=pinned_tree(task, store))
+    environment, tree = plain_layers(task, store)
+    spec = SandboxSpec(environment=environment, tree=tree)
     if any(path.endswith(".py") for path in task.gold_files) and task.runner.type == "pytest":
         with contextlib.suppress(TaskError):
             await tree_with_bytecode(store, backend, spec, task_request(task, files), SUITE_TIMEOUT_S)

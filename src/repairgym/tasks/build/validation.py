@@ -156,15 +156,22 @@ def imported_layers(task: Task, store: LayerStore) -> tuple[Path, Path]:
     return environment, tree
 
 
+def plain_layers(task: Task, store: LayerStore) -> tuple[Path, Path]:
+    """Return environment and tree of ``task`` as they were made: with the package and without byte-code.
+
+    Raises what `task_layers` raises.
+    """
+    if task.source == "imported":
+        return imported_layers(task, store)
+    return build_environment(store, task.environment.lock)[1], pinned_tree(task, store)
+
+
 async def make_bytecode(task: Task, backend: SandboxBackend, store: LayerStore) -> None:
     """Make the byte-code of the tree of ``task``, where no build left it: without, each sandbox compiles the package.
 
     A tree whose tests cannot be collected stays without. Raises what `task_layers` raises.
     """
-    if task.source == "imported":
-        environment, tree = imported_layers(task, store)
-    else:
-        environment, tree = build_environment(store, task.environment.lock)[1], pinned_tree(task, store)
+    environment, tree = plain_layers(task, store)
     if not store.has("bytecode", twin_digest(tree, environment)):
         spec, request = SandboxSpec(environment=environment, tree=tree), task_request(task, task.test_paths)
         with contextlib.suppress(TaskError):
