@@ -56,6 +56,10 @@ class RegistryUnavailableError(IndexUnavailableError):
     """No image registry answers, or it rejects the request, or it lacks the image."""
 
 
+class ImageNotFoundError(RegistryUnavailableError):
+    """The registry answered, but the image is not there, or not for this user."""
+
+
 class SandboxError(RepairGymError, RuntimeError):
     """The sandbox could not do its work; says nothing about the code inside."""
 

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from repairgym.environment_records import Environment as Environment
+from repairgym.environment_records import ImageEnvironment as ImageEnvironment
+from repairgym.environment_records import MeasuredUse as MeasuredUse
+from repairgym.environment_records import Record as Record
 from repairgym.ledger import TokenLedger
 
 SCHEMA_VERSION = 1
-
-
-class Record(BaseModel):
-    """Base of all records: frozen, and an unknown field is an error."""
-
-    __test__ = False  # pytest collects no record, whatever its name
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    def digest(self) -> str:
-        """Return the SHA-256 (hex) of the canonical JSON form."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
 
 
 class TestOutcome(StrEnum):
@@ -123,6 +113,10 @@ class TestRun(Record):
     num_canaries: int = 0
     checks: dict[str, TestResult] = Field(default_factory=dict)
     """Results of ``compile`` and ``import``, where requested."""
+    peak_memory_bytes: int | None = None
+    """Like that of a command (``ExecResult``); None where the kernel does not report it."""
+    disk_bytes: int | None = None
+    """Bytes that the sandbox had written at the end; None where its writes have no file system of their own."""
     reached_for: tuple[tuple[str, str], ...] = ()
     """(what, path) of each access of code of the tree to a frame, the collector or tracing; sealed runs only."""
 
@@ -134,19 +128,6 @@ class TestRun(Record):
     def passes(self, test_ids: tuple[str, ...]) -> bool:
         """True when each of ``test_ids`` passed."""
         return all(self.outcome(test_id) is TestOutcome.PASSED for test_id in test_ids)
-
-
-class Environment(BaseModel):
-    """A pinned set of packages in which tests run; no `Record`, because its ``digest`` is that of the built layer."""
-
-    model_config = Record.model_config
-
-    lock: str
-    """``requirements.txt`` text with versions and hashes."""
-    python: str
-    """Full version of the interpreter, e.g. ``3.11.7``."""
-    digest: str
-    """Content address: SHA-256 over lock, python and platform."""
 
 
 class Provenance(Record):
@@ -234,7 +215,8 @@ class Certificate(Record):
     undecided: tuple[str, ...] | None = None
     """Imported tasks: tests of the record without a certified outcome here: unstable, failing, or under another name.
 
-    None, here and above: not measured. Then it is absent from the JSON form, so that digests stay as they were."""
+    None, here, above and below: not measured. Then it is absent from the JSON form, so that digests stay as they were."""
+    use: MeasuredUse | None = None
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_measured(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -95,6 +95,8 @@ def _print_task(console: Console, task: Task) -> None:
     origin = task.provenance
     _line(console, f"[bold]{escape(task.id)}[/] ({task.split}, {task.source}; {escape(origin.recipe)})")
     _line(console, f"{escape(origin.package)} {escape(origin.version)}, Python {task.environment.python}")
+    if image := task.environment.image:
+        _line(console, f"image {escape(image.name)} ({image.image_id[:12]}), Python in {escape(image.folder)}")
     _section(console, "issue", task.issue)
     _print_patch(console, "gold patch", task.gold_patch)
     hidden = tuple(test_id for test_id in task.fail_to_pass if test_id not in task.visible_tests)
@@ -106,6 +108,9 @@ def _print_task(console: Console, task: Task) -> None:
     _line(console, f"\n[bold]certificate[/] {'valid' if proof.is_valid else '[red]not valid[/]'}")
     _line(console, f"  empty failed {proof.num_empty_failed}/{proof.num_empty_runs} ({proof.empty_duration_s} s each)")
     _line(console, f"  gold passed {proof.num_gold_passed}/{proof.num_gold_runs} ({proof.gold_duration_s} s each)")
+    if proof.use:
+        mib = [num_bytes >> 20 for num_bytes in (proof.use.peak_memory_bytes, proof.use.disk_bytes)]
+        _line(console, f"  used at most {mib[0]} MiB of memory and {mib[1]} MiB of disk")
     _line(console, f"  unstable tests left out: {escape(', '.join(proof.unstable_tests)) or 'none'}")
     tools = ", ".join(f"{name} {version}" for name, version in sorted(proof.tool_versions.items()))
     _line(console, f"  made with {escape(tools) or 'tools that it does not name'}")

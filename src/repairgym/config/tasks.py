@@ -151,7 +151,16 @@ class ImportedConfig(Record):
     """A build of imported tasks."""
 
     repos: str = ""
-    """Folder of local git clones (``OWNER/NAME``, ``OWNER__NAME`` or ``NAME``); required."""
+    """Folder of local git clones (``OWNER/NAME``, ``OWNER__NAME`` or ``NAME``); required without `images`."""
+    images: str = ""
+    """Image of each record, which is its environment and holds its repository: a name with the host of a registry, an
+    archive or an OCI folder, in which ``{image}`` stands for the record's own name of it, ``{id}`` for the id, and
+    ``{docker_id}`` for the id as SWE-bench's images spell it. Empty: environments are built."""
+    image_environment: str = ""
+    """Folder of the image whose ``bin`` has the Python of the tests; ``/``: its own PATH. Empty: `VIRTUAL_ENV` or
+    `CONDA_PREFIX` of the image, else SWE-bench's conda environment, else its own PATH."""
+    image_repository: str = ""
+    """Folder of the image with the repository; empty: ``/testbed`` where it exists, else the image's working folder."""
     environments: str = ""
     """Folder of conda environment files: ``ID/environment.yml``, ``ID.yml``, ``OWNER__NAME/NUMBER/environment.yml``."""
     specs: str = ""

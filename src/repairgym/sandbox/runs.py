@@ -181,6 +181,7 @@ def _run(done: ExecResult, results: dict[str, TestResult]) -> TestRun:
         is_timed_out=done.is_timed_out,
         output_tail=(done.stdout + done.stderr).decode(errors="replace")[-NUM_TAIL_CHARS:],
         duration_s=done.duration_s,
+        peak_memory_bytes=done.peak_memory_bytes,
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from repairgym.diffs.parse import PatchError, num_changed_lines, num_edits
 from repairgym.records import Accuracy, Record, Task
 from repairgym.tasks.layers.gc import describe_layer
+from repairgym.tasks.layers.images.installed import layers_of_id
 from repairgym.tasks.layers.metadata import license_of
 from repairgym.tasks.unbuilt import UnbuiltTask
 
@@ -72,6 +73,7 @@ class _Facts(Record):
     test_s: float | None = None
     license: str = ""
     layers: tuple[str, ...] = ()
+    image_id: str = ""
     audit: Accuracy | None = None
 
 
@@ -91,9 +93,10 @@ def _facts(task: Task | UnbuiltTask) -> _Facts:
     )
     if isinstance(task, UnbuiltTask):
         return facts.model_copy(update={"license": task.license})
+    image, proof = task.environment.image, task.certificate
     layers = f"trees/{task.base_tree}", f"environments/{task.environment.digest}"
-    proof = task.certificate
-    return facts.model_copy(update={"test_s": proof.gold_duration_s, "layers": layers, "audit": proof.accuracy})
+    stored = {"layers": layers, "image_id": image.image_id if image else ""}
+    return facts.model_copy(update={"test_s": proof.gold_duration_s, "audit": proof.accuracy, **stored})
 
 
 def _row(package: str, source: str, is_built: bool, facts: Sequence[_Facts], layers: Path) -> PackageStatistics:
@@ -104,6 +107,10 @@ def _row(package: str, source: str, is_built: bool, facts: Sequence[_Facts], lay
     used = [layers / name for name in sorted({name for fact in facts for name in fact.layers})]
     built = [layer for layer in used if layer.is_dir()]
     licenses = {fact.license for fact in facts if fact.license} | {name for name in map(license_of, built) if name}
+    # Layers of images come after the licenses, which are read from files: theirs may be links to anywhere.
+    ids = {fact.image_id for fact in facts if fact.image_id}
+    parts = {part for image_id in ids for part in layers_of_id(layers, image_id)}
+    built += [layer for layer in (layers / part for part in sorted(parts)) if layer.is_dir()]
     times = [fact.test_s for fact in facts if fact.test_s is not None]
     return PackageStatistics(
         package=package,

@@ -74,21 +74,34 @@ def clones(tmp_path: Path, make_repository: Callable[[Path], Any]) -> Path:
 
 
 @pytest.fixture
-def record(clones: Path) -> UnbuiltTask:
-    """A record of the bug, with the base files of its clone."""
-    commit = (clones / "acme__calc" / ".git" / "refs" / "heads" / "main").read_text().strip()
-    task = UnbuiltTask(
+def image_record() -> UnbuiltTask:
+    """A hand-made record of the bug that names its image, and of which nothing is pinned."""
+    return UnbuiltTask(
         id="acme__calc-7",
-        format="swe_gym",
+        format="swe_bench_5",
         repository="acme/calc",
-        base_commit=commit,
+        base_commit="0" * 40,
         version="1.0",
         issue="double(2) is 6",
         gold_patch=GOLD,
         test_patch=TESTS,
         fail_to_pass=FAIL,
         pass_to_pass=PASS,
+        image="team/calc",
     )
+
+
+@pytest.fixture
+def calc_files() -> dict[str, str]:
+    """The code and the tests of acme/calc before the record's patches."""
+    return {CODE: BROKEN, "tests/test_calc.py": OLD_TESTS}
+
+
+@pytest.fixture
+def record(clones: Path, image_record: UnbuiltTask) -> UnbuiltTask:
+    """The record with the base files of its clone, and without an image."""
+    commit = (clones / "acme__calc" / ".git" / "refs" / "heads" / "main").read_text().strip()
+    task = image_record.model_copy(update={"format": "swe_gym", "base_commit": commit, "image": ""})
     pinned = CloneFolder(clones).pin(task)
     assert not pinned.pin_error
     return pinned

@@ -1,23 +1,25 @@
 from __future__ import annotations
 
 import platform
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.tasks.imported.conftest import OLD_TESTS
 
-from repairgym.config.sandbox import LayersConfig
+from repairgym.config.sandbox import LayersConfig, SandboxConfig, SandboxLimits
 from repairgym.config.tasks import ImportedConfig
 from repairgym.diffs.make import unified_diff
 from repairgym.errors import InputError, TaskError
 from repairgym.grading.decision import channel_findings
 from repairgym.records import TestOutcome, TestResult, TestRun
 from repairgym.sandbox.base import SandboxBackend
-from repairgym.tasks.build.validation import imported_layers
+from repairgym.tasks.build.validation import TaskLayers, imported_layers
 from repairgym.tasks.imported.build_imported import ImportedBuilder
 from repairgym.tasks.imported.building import BuildError, ProjectBuilder
 from repairgym.tasks.imported.certifying import Certifier, network_failures
-from repairgym.tasks.imported.environments import Wanted, freeze
+from repairgym.tasks.imported.environments import Wanted, packages_of
 from repairgym.tasks.imported.harness import HarnessFiles
 from repairgym.tasks.imported.installation import Installed, graded_tree, install
 from repairgym.tasks.imported.interpreters import Interpreter
@@ -30,6 +32,7 @@ from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import FUNNEL_FILE, TaskStore
 from repairgym.tasks.unbuilt import UnbuiltTask
 
+CODE = "src/calc/__init__.py"
 HERE = Interpreter(base_python(), platform.python_version())
 
 
@@ -50,8 +53,8 @@ async def test_an_installation_gives_environment_and_tree(
     assert "test_double" in (tree / "tests/test_calc.py").read_text()
     assert not (tree / ".git").exists()
     done = await install(store, builder, recipe, base.folder, tree, "0.9")
-    assert freeze(done.environment) == "calc==1.0\n"
-    assert freeze(base.folder) == ""
+    assert done.packages.lock == "calc==1.0\n"
+    assert packages_of(base.folder).lock == ""
     assert done.source_paths == ("src",)
     assert (done.tree / "src/calc/_version.py").read_text() == "version = '0.9'"
     assert not list(done.tree.glob(".repairgym*"))
@@ -74,10 +77,10 @@ async def test_a_failing_build_names_its_last_line(
 
 @pytest.mark.asyncio
 async def test_lists_come_from_runs_and_differences_are_counted(
-    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend, small_environment: Path
+    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend
 ) -> None:
     tree = graded_tree(store, GitRepository(clones / "acme__calc"), record)
-    installed = Installed(small_environment, tree, ("src",))
+    installed = Installed(TaskLayers(Path(sys.prefix), tree), ("src",), packages_of(Path(sys.prefix)))
     config = ImportedConfig(repos=str(clones), num_certificate_runs=1)
     task, counts = await Certifier(record, installed, HERE, backend, config).certify()
     name = "tests/test_calc.py::test_"
@@ -90,6 +93,10 @@ async def test_lists_come_from_runs_and_differences_are_counted(
     assert task.visible_tests == (f"{name}half",), "the agent's tree has only the old tests"
     assert task.test_paths == ("tests/test_calc.py",)
     assert task.base_files["tests/test_calc.py"] == record.base_files["tests/test_calc.py"]
+    use = task.certificate.use
+    assert use is not None
+    assert 1 << 20 < use.peak_memory_bytes < use.memory_limit_bytes < 1 << 30
+    assert 0 < use.disk_bytes < use.disk_limit_bytes <= 64 << 20
     with pytest.raises(TaskError, match="the environment of acme__calc-7 is not on this machine"):
         imported_layers(task, store)
     same = record.model_copy(update={"gold_files": {}})
@@ -98,11 +105,33 @@ async def test_lists_come_from_runs_and_differences_are_counted(
 
 
 @pytest.mark.asyncio
+async def test_bounds_that_are_too_tight_for_gold_are_those_of_the_certifying_runs(
+    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend
+) -> None:
+    """Gold reserves more address space than a default sandbox has, and uses none of it."""
+    gold = f"import mmap\n\nroom = mmap.mmap(-1, 3 << 30)\n{record.gold_files[CODE]}"
+    greedy = record.model_copy(update={"gold_files": {CODE: gold}})
+    tree = graded_tree(store, GitRepository(clones / "acme__calc"), record)
+    installed = Installed(TaskLayers(Path(sys.prefix), tree), ("src",), packages_of(Path(sys.prefix)))
+    wide = SandboxConfig(limits=SandboxLimits(memory_bytes=5 << 30))
+    config = ImportedConfig(repos=str(clones), num_certificate_runs=1, sandbox=wide)
+    task, _ = await Certifier(greedy, installed, HERE, backend, config).certify()
+    use = task.certificate.use
+    assert use is not None
+    assert use.peak_memory_bytes < 1 << 30
+    assert use.memory_limit_bytes == 5 << 30
+    raised = replace(installed.layers, use=use).spec({}, SandboxLimits(disk_bytes=1 << 30)).limits
+    assert (raised.memory_bytes, raised.disk_bytes) == (5 << 30, 1 << 30)
+
+
+@pytest.mark.asyncio
 async def test_a_log_decides_where_it_is_allowed_and_the_task_says_so(
-    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend, small_environment: Path
+    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend
 ) -> None:
     tree = graded_tree(store, GitRepository(clones / "acme__calc"), record)
-    installed = Installed(small_environment, tree, ())  # without its sources, signed runs certify nothing
+    installed = Installed(
+        TaskLayers(Path(sys.prefix), tree), (), packages_of(Path(sys.prefix))
+    )  # without its sources, signed runs certify nothing
     config = ImportedConfig(repos=str(clones), num_certificate_runs=1)
     command = "PYTHONPATH=src python -m pytest -p no:cacheprovider -rA"
     log = log_runner("pytest", command, ("tests/test_calc.py",))
@@ -154,7 +183,7 @@ async def test_a_record_becomes_a_task_and_is_not_built_twice(
     assert again == first
     (task,) = TaskStore(folder).load()
     assert list(TaskStore(folder).iter_left_unbuilt()) == []
-    assert imported_layers(task, layers)[1].name == task.base_tree
+    assert imported_layers(task, layers).tree.name == task.base_tree
 
 
 @pytest.mark.parametrize(
@@ -174,14 +203,14 @@ def test_failures_without_a_network_are_known_by_their_message(message: str, is_
 
 @pytest.mark.asyncio
 async def test_a_record_whose_tests_need_a_network_says_so(
-    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend, small_environment: Path
+    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend
 ) -> None:
     asking = "import socket\n\n\ndef test_double():\n    socket.getaddrinfo('httpbin.invalid', 80)\n"
     files = {"test_patch": unified_diff({"tests/test_calc.py": OLD_TESTS}, {"tests/test_calc.py": asking})}
     lists = {"fail_to_pass": record.fail_to_pass[:1], "pass_to_pass": ()}
     asked = record.model_copy(update={**files, **lists})
     tree = graded_tree(store, GitRepository(clones / "acme__calc"), asked)
-    installed = Installed(small_environment, tree, ("src",))
+    installed = Installed(TaskLayers(Path(sys.prefix), tree), ("src",), packages_of(Path(sys.prefix)))
     config = ImportedConfig(repos=str(clones), num_certificate_runs=1)
     with pytest.raises(TaskError, match="; need a network, which sandboxes lack: 1"):
         await Certifier(asked, installed, HERE, backend, config).certify()

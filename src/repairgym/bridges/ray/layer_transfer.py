@@ -49,7 +49,8 @@ class Parcel:
 class LayerParcels:
     """The layers of one task."""
 
-    environment: Parcel
+    environment: Parcel | None
+    """None: the task runs in an image, which each node has to pull."""
     tree: Parcel
 
 
@@ -187,7 +188,8 @@ class Broadcast:
     def _of_task(self, task: Task) -> LayerParcels:
         if task.id not in self._tasks:
             layers = task_layers(task, self._store)
-            self._tasks[task.id] = LayerParcels(self._layer(layers.environment), self._layer(layers.tree))
+            environment = None if layers.root else self._layer(layers.environment)
+            self._tasks[task.id] = LayerParcels(environment, self._layer(layers.tree))
         return self._tasks[task.id]
 
     def _layer(self, layer: Path) -> Parcel:

@@ -41,7 +41,7 @@ from repairgym.rollout.jobs import EpisodeJob
 from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.workers import JobsLost, Message, RolloutWorker, WorkerSetup, WorkReport, WorkRequest
 from repairgym.sizing.workers import describe_workers, size_workers, this_host
-from repairgym.tasks.build.validation import TaskLayers
+from repairgym.tasks.build.validation import TaskLayers, imported_layers
 from repairgym.tasks.layers.store import LayerStore
 
 _MIN_CONCURRENCY = 1000
@@ -112,8 +112,12 @@ class EpisodeActor:
 
     async def _prepare(self, task: Task, parcels: LayerParcels) -> None:
         if task.id not in self._layers:
-            environment, tree = await self._receive(parcels.environment), await self._receive(parcels.tree)
-            self._layers[task.id] = TaskLayers(environment, tree)
+            tree = await self._receive(parcels.tree)
+            if parcels.environment is None:
+                self._layers[task.id] = await asyncio.to_thread(imported_layers, task, self._store)
+            else:
+                environment = await self._receive(parcels.environment)
+                self._layers[task.id] = TaskLayers(environment, tree, use=task.certificate.use)
 
     async def _receive(self, parcel: Parcel) -> Path:
         # In a thread: other episodes continue while it arrives and is unpacked.

@@ -184,7 +184,14 @@ class Server:
     def _run_tests(self, body: Callable[[], int], stdin: bytes, timeout_s: float, root: str) -> Answer:
         limits = [_TEST_OUTPUT_BYTES, _TEST_OUTPUT_BYTES, _RECORD_BYTES]
         finished = self._run(body, stdin, timeout_s, limits, self._limits, root)
-        return _ending(finished), [finished.stdout.value(), finished.records.value()]
+        use = {"peak_memory_bytes": finished.usage.peak_memory_bytes, "disk_bytes": self._written_bytes()}
+        return {**_ending(finished), **use}, [finished.stdout.value(), finished.records.value()]
+
+    def _written_bytes(self) -> Optional[int]:
+        """Return the bytes in the file system of the testbed; None when it is not only this sandbox's."""
+        status = os.statvfs(self._place.testbed)
+        is_own = status.f_blocks * status.f_frsize <= self._limits["disk_bytes"]
+        return (status.f_blocks - status.f_bfree) * status.f_frsize if is_own else None
 
     def _read(self, header: Dict[str, Any], _: List[bytes]) -> Answer:
         path = files.resolve(self._place.testbed, header["path"])

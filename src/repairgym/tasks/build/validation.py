@@ -10,16 +10,18 @@ import asyncio
 import contextlib
 import platform
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
 from repairgym.errors import SandboxError, TaskError
-from repairgym.records import Certificate, Task, TestOutcome, TestRequest, TestRun
-from repairgym.sandbox.base import SandboxBackend, SandboxLimits, SandboxSpec
+from repairgym.records import Certificate, MeasuredUse, Task, TestOutcome, TestRequest, TestRun
+from repairgym.sandbox.base import ImageRoot, SandboxBackend, SandboxLimits, SandboxSpec
+from repairgym.sandbox.guest.rootfs import TESTBED
 from repairgym.tasks.build.wheel_check import WheelCheck, is_wheel_check
 from repairgym.tasks.layers.bytecode import stale_bytecode, tree_with_bytecode, twin_digest
 from repairgym.tasks.layers.environments import build_environment, without_package
+from repairgym.tasks.layers.images.installed import root_of_id
 from repairgym.tasks.layers.package_index import Sdist
 from repairgym.tasks.layers.repositories import GitRepository, commit_tree
 from repairgym.tasks.layers.store import LayerStore, tree_with_files
@@ -114,12 +116,32 @@ class TaskLayers:
     """The layers of a task on this machine."""
 
     environment: Path
+    """With `root` a folder of the image."""
     tree: Path
+    root: ImageRoot | None = field(default=None, hash=False)
+    repository: str = TESTBED
+    """Folder of the image whose place the tree takes."""
+    use: MeasuredUse | None = None
+    """Needs of the task, where its certificate measured them."""
 
     def spec(self, files: dict[str, str | None], limits: SandboxLimits | None = None) -> SandboxSpec:
-        """Return a sandbox of the pinned tree with ``files`` written over it and without their byte-code."""
-        over = {**stale_bytecode(self.tree, files), **files}
-        return SandboxSpec(environment=self.environment, tree=self.tree, files=over, limits=limits or SandboxLimits())
+        """Return a sandbox of the pinned tree with ``files`` written over it and without their byte-code.
+
+        ``limits`` are raised to what the task needs.
+        """
+        bounds = limits or SandboxLimits()
+        if self.use is not None:
+            memory_bytes = max(bounds.memory_bytes, self.use.memory_limit_bytes)
+            disk_bytes = max(bounds.disk_bytes, self.use.disk_limit_bytes)
+            bounds = bounds.model_copy(update={"memory_bytes": memory_bytes, "disk_bytes": disk_bytes})
+        return SandboxSpec(
+            environment=self.environment,
+            tree=self.tree,
+            files={**stale_bytecode(self.tree, files), **files},
+            links={} if self.repository == TESTBED else {self.repository: TESTBED},
+            root=self.root,
+            limits=bounds,
+        )
 
 
 def task_layers(task: Task, store: LayerStore) -> TaskLayers:
@@ -132,8 +154,9 @@ def task_layers(task: Task, store: LayerStore) -> TaskLayers:
         TaskError: the tree is not the one the task was made from, or this Python is another minor version.
     """
     if task.source == "imported":
-        environment, tree = imported_layers(task, store)
-        return TaskLayers(environment, store.find("bytecode", twin_digest(tree, environment)) or tree)
+        layers = imported_layers(task, store)
+        twin = store.find("bytecode", twin_digest(layers.tree, layers.environment)) if layers.root is None else None
+        return replace(layers, tree=twin or layers.tree)
     if task.environment.python.split(".")[:2] != platform.python_version().split(".")[:2]:
         raise TaskError(
             f"{task.id} was certified with Python {task.environment.python}, this is {platform.python_version()}; "
@@ -146,24 +169,20 @@ def task_layers(task: Task, store: LayerStore) -> TaskLayers:
     return TaskLayers(environment, tree)
 
 
-def imported_layers(task: Task, store: LayerStore) -> tuple[Path, Path]:
-    """Return environment and tree of an imported task, which only its build can make; TaskError if they are gone."""
-    environment = store.find("environments", task.environment.digest)
+def imported_layers(task: Task, store: LayerStore) -> TaskLayers:
+    """Return the layers of an imported task, which only its build, or a pull, can make; TaskError if they are gone."""
     tree = store.find("trees", task.base_tree)
-    if environment is None or tree is None:
-        what = "environment" if environment is None else "tree"
-        raise TaskError(f"the {what} of {task.id} is not on this machine; build it: repairgym tasks build --imported")
-    return environment, tree
-
-
-def plain_layers(task: Task, store: LayerStore) -> tuple[Path, Path]:
-    """Return environment and tree of ``task`` as they were made: with the package and without byte-code.
-
-    Raises what `task_layers` raises.
-    """
-    if task.source == "imported":
-        return imported_layers(task, store)
-    return build_environment(store, task.environment.lock)[1], pinned_tree(task, store)
+    if tree is None:
+        raise TaskError(f"the tree of {task.id} is not on this machine; build it: repairgym tasks build --imported")
+    if (used := task.environment.image) is not None:
+        root = root_of_id(store, used.image_id, used.name)
+        return TaskLayers(Path(used.folder), tree, root, used.repository, task.certificate.use)
+    environment = store.find("environments", task.environment.digest)
+    if environment is None:
+        raise TaskError(
+            f"the environment of {task.id} is not on this machine; build it: repairgym tasks build --imported"
+        )
+    return TaskLayers(environment, tree, use=task.certificate.use)
 
 
 async def make_bytecode(task: Task, backend: SandboxBackend, store: LayerStore) -> None:
@@ -171,7 +190,13 @@ async def make_bytecode(task: Task, backend: SandboxBackend, store: LayerStore) 
 
     A tree whose tests cannot be collected stays without. Raises what `task_layers` raises.
     """
-    environment, tree = plain_layers(task, store)
+    if task.environment.image is not None:
+        return  # its tests run on the image's Python, and the tree has what the image compiled
+    if task.source == "imported":
+        layers = imported_layers(task, store)
+        environment, tree = layers.environment, layers.tree
+    else:
+        environment, tree = build_environment(store, task.environment.lock)[1], pinned_tree(task, store)
     if not store.has("bytecode", twin_digest(tree, environment)):
         spec, request = SandboxSpec(environment=environment, tree=tree), task_request(task, task.test_paths)
         with contextlib.suppress(TaskError):
@@ -186,7 +211,7 @@ def pinned_tree(task: Task, store: LayerStore) -> Path:
     if built := store.find("trees", task.base_tree):
         return built
     if task.source == "imported":
-        return imported_layers(task, store)[1]
+        return imported_layers(task, store).tree
     provenance = task.provenance
     if provenance.repository:
         clone = GitRepository.open(provenance.repository, store, provenance.subdirectory)

@@ -171,7 +171,9 @@ def _patched_tests(task: UnbuiltTask) -> str:
 
 
 def base_image(task: Task) -> str:
-    """Return the base image of the environment of ``task``: its own Python."""
+    """Return the base image of the environment of ``task``: its own image, or one with its Python."""
+    if task.environment.image:
+        return task.environment.image.name
     return f"python:{task.environment.python}-slim"
 
 
@@ -204,10 +206,14 @@ def _search_path(task: Task) -> str:
 
 
 def _dockerfile(task: Task) -> str:
-    return f"""FROM {base_image(task)}
-COPY requirements.txt /tmp/requirements.txt
+    packages = """COPY requirements.txt /tmp/requirements.txt
 RUN pip install --no-cache-dir --require-hashes -r /tmp/requirements.txt
-COPY base {WORK_FOLDER}
+"""
+    if image := task.environment.image:
+        link = "" if image.repository == WORK_FOLDER else f" && ln -s {WORK_FOLDER} {image.repository}"
+        packages = f"ENV PATH={image.folder.rstrip('/')}/bin:$PATH\nRUN rm -rf {image.repository}{link}\n"
+    return f"""FROM {base_image(task)}
+{packages}COPY base {WORK_FOLDER}
 WORKDIR {WORK_FOLDER}
 ENV PYTHONPATH={_search_path(task)} PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 PYTHONDONTWRITEBYTECODE=1
 """

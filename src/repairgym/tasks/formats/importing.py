@@ -96,17 +96,25 @@ class CloneFolder:
             tree = clone.tree_id(task.base_commit)
         except InputError as error:
             raise InputError(f"commit {task.base_commit} is not in {clone.folder}; fetch it there") from error
-        patches = [parse_patch(patch) for patch in (task.bug_patch, task.gold_patch, task.test_patch)]
-        changed = [file for patch in patches for file in patch]
-        files = _read_files(clone, task.base_commit, sorted({file.old_path for file in changed if file.old_path}))
-        files |= apply_patch(task.bug_patch, files.get)
-        # Files that a patch adds are absent from the agent's base.
-        base = {**{file.path: None for file in changed if file.old_path is None}, **files}
-        return {
-            "base_tree": tree,
-            "base_files": dict(sorted(base.items())),
-            "gold_files": dict(sorted(apply_patch(task.gold_patch, base.get).items())),
-        }
+        return {"base_tree": tree, **pinned_files(task, lambda paths: _read_files(clone, task.base_commit, paths))}
+
+
+def pinned_files(task: UnbuiltTask, read: Callable[[list[str]], dict[str, str | None]]) -> dict[str, object]:
+    """Return `base_files` and `gold_files` of ``task``; ``read`` returns the texts of those paths that are there.
+
+    Raises:
+        PatchError: a patch does not fit.
+    """
+    patches = [parse_patch(patch) for patch in (task.bug_patch, task.gold_patch, task.test_patch)]
+    changed = [file for patch in patches for file in patch]
+    files = read(sorted({file.old_path for file in changed if file.old_path}))
+    files |= apply_patch(task.bug_patch, files.get)
+    # Files that a patch adds are absent from the agent's base.
+    base = {**{file.path: None for file in changed if file.old_path is None}, **files}
+    return {
+        "base_files": dict(sorted(base.items())),
+        "gold_files": dict(sorted(apply_patch(task.gold_patch, base.get).items())),
+    }
 
 
 def _read_files(clone: GitRepository, commit: str, paths: list[str]) -> dict[str, str | None]:

@@ -1,8 +1,9 @@
 """Build imported tasks: recipe, interpreter, environment, tree, install, runs, certificate.
 
-Reads the unbuilt tasks of a folder and local clones. Makes certified tasks in the same folder, one `BuildOutcome` per
-record, and a funnel. Guarantees: a finished record is not built twice for the same key while its layers are here; a
-record that cannot be built says so in one sentence and leaves the others alone; records and tasks that were there stay.
+Reads the unbuilt tasks of a folder, and local clones or container images. Makes certified tasks in the same folder, one
+`BuildOutcome` per record, and a funnel. Guarantees: a finished record is not built twice for the same key while its
+layers are here; a record that cannot be built says so in one sentence and leaves the others alone; records and tasks
+that were there stay.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from pathlib import Path
 from repairgym.config.tasks import ImportedConfig
 from repairgym.errors import (
     DiskFullError,
+    ImageNotFoundError,
     IndexUnavailableError,
     InputError,
     PackageNotFoundError,
@@ -28,13 +30,16 @@ from repairgym.errors import (
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.build.concurrency import as_completed
+from repairgym.tasks.build.validation import imported_layers
+from repairgym.tasks.formats.folders import PYTEST
 from repairgym.tasks.formats.importing import CloneFolder
 from repairgym.tasks.imported.building import ProjectBuilder
 from repairgym.tasks.imported.certifying import Certifier, TestCounts
 from repairgym.tasks.imported.environments import Wanted
 from repairgym.tasks.imported.harness import HarnessFiles
-from repairgym.tasks.imported.installation import graded_tree, install
-from repairgym.tasks.imported.interpreters import find_interpreter
+from repairgym.tasks.imported.in_images import ImageBuilder
+from repairgym.tasks.imported.installation import Installed, graded_tree, install
+from repairgym.tasks.imported.interpreters import OLDEST_PYTHON, Interpreter, find_interpreter
 from repairgym.tasks.imported.outcomes import BuildOutcome, OutcomeFolder, Stage, describe, funnel_of
 from repairgym.tasks.imported.recipes import BuildRecipe, find_recipe, requirements_of_repair
 from repairgym.tasks.layers.repositories import GitRepository
@@ -44,8 +49,6 @@ from repairgym.tasks.unbuilt import UnbuiltTask
 
 BUILD_FORMAT = 2
 """Part of each key; grows when the same record makes another task."""
-OLDEST_PYTHON = (3, 8)
-"""Older ones have no audit hooks and no ends of syntax nodes, without which tests cannot be sealed."""
 _IRRELEVANT = {"ids", "limit", "seed", "num_workers", "layers", "repos"}
 """Settings without influence on a task: no part of its key."""
 
@@ -79,12 +82,13 @@ class ImportedBuilder:
 
     def __init__(self, folder: Path, config: ImportedConfig, layers: LayerStore | None = None) -> None:
         """Read what ``config`` names; InputError for a missing file or folder."""
-        if not config.repos:
+        if not config.repos and not config.images:
             raise InputError(
-                "building imported tasks needs local clones of their repositories; name them: repos=FOLDER"
+                "building imported tasks needs local clones of their repositories, or images that hold them; "
+                "name them: repos=FOLDER or images=NAME"
             )
         self._config = config
-        self._clones = CloneFolder(Path(config.repos).expanduser())
+        self._clones = None if config.images else CloneFolder(Path(config.repos).expanduser())
         self._files = HarnessFiles(config.environments, config.specs)
         self._layers = layers or LayerStore(config=config.layers)
         self._store = TaskStore(folder)
@@ -132,7 +136,9 @@ class ImportedBuilder:
         left = []
         for record in records:
             known = self._outcomes.load(record.id)
-            if known and known.key == self._key(record) and self._has_layers(known):
+            # An image that was missing may have been pushed since.
+            is_lasting = known is not None and (self._clones is not None or known.stage != "environment")
+            if known and is_lasting and known.key == self._key(record) and self._has_layers(known):
                 yield known, False
             else:
                 left.append(record)
@@ -152,11 +158,16 @@ class ImportedBuilder:
         task = outcome.task
         if task is None:
             return True
-        has_tree = self._layers.has("trees", task.base_tree)
-        return has_tree and self._layers.has("environments", task.environment.digest)
+        try:
+            imported_layers(task, self._layers)
+        except (TaskError, InputError):
+            return False
+        return True
 
     def _key(self, record: UnbuiltTask) -> str:
         settings = self._config.model_dump(mode="json", exclude=_IRRELEVANT)
+        # Without images, a key is what it was before there were any.
+        settings = {name: value for name, value in settings.items() if value or not name.startswith("image")}
         return hashlib.sha256(repr((BUILD_FORMAT, record.digest(), settings)).encode()).hexdigest()
 
     async def _guarded(self, record: UnbuiltTask, backend: SandboxBackend, places: asyncio.Semaphore) -> BuildOutcome:
@@ -180,8 +191,35 @@ class ImportedBuilder:
 
     async def _build(self, record: UnbuiltTask, backend: SandboxBackend, state: _State) -> BuildOutcome:
         """Take one record through the stages; the state keeps what is known when one fails."""
+        state.recipe = recipe = find_recipe(record, self._files, self._config.uploaded_before)
+        if self._clones is None:
+            pinned, installed, interpreter = await self._from_image(record, backend, state)
+            command = recipe.test_command or record.test_command or (PYTEST if recipe.runner == "pytest" else "")
+        else:
+            pinned, installed, interpreter = await self._from_clone(record, recipe, self._clones, backend, state)
+            command = recipe.test_command
+        state.stage = "runs"
+        certifier = Certifier(pinned, installed, interpreter, backend, self._config, recipe.runner)
+        task, state.counts = await certifier.certify_or_log(command)
+        return BuildOutcome(id=record.id, key=self._key(record), stage="certified", task=task)
+
+    async def _from_image(
+        self, record: UnbuiltTask, backend: SandboxBackend, state: _State
+    ) -> tuple[UnbuiltTask, Installed, Interpreter]:
+        builder = ImageBuilder(self._layers, self._config)
+        state.stage = "environment"
+        image = await asyncio.to_thread(builder.find, record)
+        state.stage = "tree"
+        pinned, tree = await asyncio.to_thread(builder.tree, record, image)
+        state.stage = "interpreter"
+        installed, interpreter = await builder.install(image, tree, backend)
+        state.python = interpreter.version
+        return pinned, installed, interpreter
+
+    async def _from_clone(
+        self, record: UnbuiltTask, recipe: BuildRecipe, clones: CloneFolder, backend: SandboxBackend, state: _State
+    ) -> tuple[UnbuiltTask, Installed, Interpreter]:
         config = self._config
-        state.recipe = recipe = find_recipe(record, self._files, config.uploaded_before)
         state.left_out = recipe.unusable
         state.stage = "interpreter"
         interpreter = find_interpreter(recipe.python, OLDEST_PYTHON, config.is_neighbour_allowed)
@@ -191,19 +229,15 @@ class ImportedBuilder:
         base = await builder.environments.build(_wanted(recipe))
         state.left_out += base.left_out
         state.stage = "tree"
-        pinned = await asyncio.to_thread(self._clones.pin, record)
+        pinned = await asyncio.to_thread(clones.pin, record)
         if pinned.pin_error:
             raise TaskError(pinned.pin_error)
-        clone = GitRepository(self._clones.find(record.repository), is_offline=True)
+        clone = GitRepository(clones.find(record.repository), is_offline=True)
         tree = await asyncio.to_thread(graded_tree, self._layers, clone, pinned)
         state.stage = "install"
         state.recipe = recipe = recipe.model_copy(update={"added_by_repair": requirements_of_repair(pinned)})
         version = await asyncio.to_thread(_version, clone, pinned)
-        installed = await install(self._layers, builder, recipe, base.folder, tree, version)
-        state.stage = "runs"
-        certifier = Certifier(pinned, installed, interpreter, backend, config, recipe.runner)
-        task, state.counts = await certifier.certify_or_log(recipe.test_command)
-        return BuildOutcome(id=record.id, key=self._key(record), stage="certified", task=task)
+        return pinned, await install(self._layers, builder, recipe, base.folder, tree, version), interpreter
 
     def _save(self, outcomes: Sequence[BuildOutcome]) -> None:
         """Write the certified tasks next to those that are there, and the funnel."""
@@ -236,7 +270,9 @@ def _version(clone: GitRepository, task: UnbuiltTask) -> str:
 
 def _stops_build(error: Exception) -> bool:
     """Return True for failures that every other record would meet as well."""
-    is_index = isinstance(error, IndexUnavailableError) and not isinstance(error, PackageNotFoundError)
+    is_index = isinstance(error, IndexUnavailableError) and not isinstance(
+        error, (PackageNotFoundError, ImageNotFoundError)
+    )
     return is_index or isinstance(error, (DiskFullError, SandboxUnavailableError))
 
 

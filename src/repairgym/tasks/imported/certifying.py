@@ -15,6 +15,7 @@ from repairgym.errors import TaskError
 from repairgym.records import (
     Certificate,
     Environment,
+    MeasuredUse,
     Provenance,
     Record,
     Task,
@@ -23,12 +24,12 @@ from repairgym.records import (
     TestRun,
     TestRunner,
 )
-from repairgym.sandbox.base import SandboxBackend, SandboxSpec
+from repairgym.sandbox.base import SandboxBackend, SandboxLimits
 from repairgym.tasks.build.test_files import conftest_paths, file_of
 from repairgym.tasks.build.validation import Evidence, run_fresh
-from repairgym.tasks.imported.environments import asked_plugins, freeze, has_pytest, plugins_of
+from repairgym.tasks.imported.environments import asked_plugins
 from repairgym.tasks.imported.installation import Installed
-from repairgym.tasks.imported.interpreters import Interpreter
+from repairgym.tasks.imported.interpreters import OLDEST_PYTHON, Interpreter
 from repairgym.tasks.imported.named_tests import SignedRunner, files_of_tests, log_runner, match_ids
 from repairgym.tasks.layers.metadata import license_of
 from repairgym.tasks.unbuilt import UnbuiltTask
@@ -41,6 +42,10 @@ _UNREACHABLE = re.compile(
     r"gaierror|name resolution|Name or service not known|nodename nor servname|Network is unreachable|No route to host|"
     r"Max retries exceeded|NewConnectionError|Failed to resolve|URLError"
 )
+
+
+_USE_FACTOR, _STEP_BYTES = 2, 64 << 20
+"""Ratio of a task's bounds on memory and disk to what its runs used, and the step to which they are rounded up."""
 
 
 class NotCertifiedError(TaskError):
@@ -91,7 +96,7 @@ class Certifier:
     @property
     def runner(self) -> TestRunner:
         """The runner of the task: pytest of the environment or, where that has none, of the tree."""
-        is_own = self.names == "pytest" and not has_pytest(self.installed.environment)
+        is_own = self.names == "pytest" and not self.installed.packages.has_pytest
         return self.log or TestRunner(type="own_pytest" if is_own else self.names)
 
     def files(self) -> tuple[str, ...]:
@@ -102,6 +107,10 @@ class Certifier:
     async def certify_or_log(self, command: str) -> tuple[Task, TestCounts]:
         """Certify by signed runs or, where they certify nothing and this is allowed, by the log of ``command``."""
         try:
+            if self.interpreter.minor < OLDEST_PYTHON:
+                oldest = ".".join(map(str, OLDEST_PYTHON))
+                text = f"signed runs need Python {oldest} or newer, and the image has {self.interpreter.version}"
+                raise NotCertifiedError(f"{text}; is_log_allowed=true reads its log instead")
             return await self.certify()
         except NotCertifiedError:
             log = log_runner(self.names, command, self.files()) if self.config.is_log_allowed else None
@@ -137,9 +146,37 @@ class Certifier:
         certificate = evidence.certificate(failing, passing)
         if not certificate.is_valid:
             raise NotCertifiedError("runs with the same files ended differently")
+        use = await self._measure((*gold, *empty), wanted=failing + passing)
+        certificate = certificate.model_copy(update={"use": use})
         visible = await self._visible(passing)
         certificate = certificate.model_copy(update=counts.differences)
         return self._assemble(failing, passing, visible, certificate, gold), counts
+
+    async def _measure(self, runs: Sequence[TestRun], wanted: tuple[str, ...]) -> MeasuredUse | None:
+        """Return what ``runs`` used and the bounds that follow, under which the repair passes; None if not counted.
+
+        Address space is bounded, too, and not counted: where a run within these bounds does not pass, the bounds are
+        those of the certifying runs.
+        """
+        peaks, disks = [run.peak_memory_bytes for run in runs], [run.disk_bytes or 0 for run in runs]
+        if None in peaks:
+            return None
+        own, peak, disk = self.config.sandbox.limits, max(map(int, filter(None, peaks)), default=0), max(disks)
+        memory_limit, disk_limit = _with_margin(peak), _with_margin(disk)
+        default = SandboxLimits()
+        tight = default.model_copy(
+            update={
+                "memory_bytes": max(default.memory_bytes, memory_limit),
+                "disk_bytes": max(default.disk_bytes, disk_limit),
+            }
+        )
+        if tight.memory_bytes < own.memory_bytes or tight.disk_bytes < own.disk_bytes:
+            run = await self._run(self.task.gold_files, wanted, limits=tight)
+            if not run.passes(wanted):
+                memory_limit, disk_limit = own.memory_bytes, own.disk_bytes
+        return MeasuredUse(
+            peak_memory_bytes=peak, disk_bytes=disk, memory_limit_bytes=memory_limit, disk_limit_bytes=disk_limit
+        )
 
     def _match(self, names: Sequence[str], run: TestRun) -> dict[str, tuple[str, ...]]:
         if self.log:  # a log has the names of the record
@@ -150,7 +187,13 @@ class Certifier:
         """Return the files of the record's patch of tests."""
         return {path for path in self.task.base_files if path not in self.task.gold_files}
 
-    async def _run(self, repair: Mapping[str, str | None], ids: tuple[str, ...], is_sealed: bool = True) -> TestRun:
+    async def _run(
+        self,
+        repair: Mapping[str, str | None],
+        ids: tuple[str, ...],
+        is_sealed: bool = True,
+        limits: SandboxLimits | None = None,
+    ) -> TestRun:
         request = TestRequest(
             test_ids=ids,
             timeout_s=self.config.run_timeout_s,
@@ -160,19 +203,12 @@ class Certifier:
             runner=self.runner,
             is_sealed=is_sealed,
         )
-        return await run_fresh(self.backend, self._spec(repair), request)
+        spec = self.installed.layers.spec(dict(repair), limits or self.config.sandbox.limits)
+        return await run_fresh(self.backend, spec, request)
 
     def _plugins(self) -> tuple[str, ...]:
         own = asked_plugins(self.installed.tree) if self.runner.type == "own_pytest" else ()
-        return (*plugins_of(self.installed.environment), *own)
-
-    def _spec(self, files: Mapping[str, str | None]) -> SandboxSpec:
-        return SandboxSpec(
-            environment=self.installed.environment,
-            tree=self.installed.tree,
-            files=dict(files),
-            limits=self.config.sandbox.limits,
-        )
+        return (*self.installed.packages.plugins, *own)
 
     async def _visible(self, passing: Sequence[str]) -> tuple[str, ...]:
         """Return passing tests that the agent's own tree has, and that pass there."""
@@ -239,9 +275,10 @@ class Certifier:
             base_tree=tree.name,
             base_files=self._base_files(),
             environment=Environment(
-                lock=freeze(self.installed.environment),
+                lock=self.installed.packages.lock,
                 python=self.interpreter.version,
-                digest=self.installed.environment.name,
+                digest=self.installed.digest,
+                image=self.installed.image,
             ),
             source_paths=self.installed.source_paths,
             plugins=self._plugins(),
@@ -285,6 +322,10 @@ def network_failures(run: TestRun, wanted: Iterable[str]) -> tuple[str, ...]:
 
 def _without_network(names: Sequence[str]) -> str:
     return f"; need a network, which sandboxes lack: {len(names)}" if names else ""
+
+
+def _with_margin(num_bytes: int) -> int:
+    return -(-_USE_FACTOR * num_bytes // _STEP_BYTES) * _STEP_BYTES
 
 
 def _first_reason(run: TestRun, wanted: Iterable[str]) -> str:

@@ -3,7 +3,7 @@
 Reads requirement lines. Makes layers below ``environments`` of the layer store, and wheels of source distributions
 below ``wheels``. Guarantees: equal requirements share one layer; on the host wheels are unpacked and nothing of them is
 executed (a package without a wheel is built in a sandbox without a network, by `building`); a layer is addressed by all
-that it was asked for, and `freeze` lists what it holds; every requirement that was left out is named.
+that it was asked for, and `packages_of` lists what it holds; every requirement that was left out is named.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -178,23 +178,32 @@ def site_packages(environment: Path) -> Path:
     return next(environment.glob("lib/python*/site-packages"))
 
 
-def freeze(environment: Path) -> str:
-    """Return what ``environment`` holds, one ``name==version`` a line."""
-    installed = metadata.distributions(path=[str(site_packages(environment))])
-    return "".join(sorted(f"{canonicalize_name(dist.name)}=={dist.version}\n" for dist in installed if dist.name))
+@dataclass(frozen=True)
+class Packages:
+    """The packages of an environment."""
+
+    lock: str
+    """One ``name==version`` a line."""
+    plugins: tuple[str, ...]
+    """pytest plugins that add something to tests; not those that run or report them."""
+    has_pytest: bool
+    """True when pytest is one of them, and not the project that is tested."""
+
+    @classmethod
+    def of(cls, versions: Iterable[tuple[str, str]], points: Iterable[tuple[str, str]], has_pytest: bool) -> "Packages":
+        """Make the record of names with versions, and of pytest's entry points with what they name."""
+        lock = "".join(sorted({f"{canonicalize_name(name)}=={version}\n" for name, version in versions if name}))
+        wanted = {name for name, value in points if not _RUNNING.search(f"{name} {value}")}
+        return cls(lock, tuple(sorted(wanted)), has_pytest)
 
 
-def plugins_of(environment: Path) -> tuple[str, ...]:
-    """Return the pytest plugins of ``environment`` that add something to tests; not those that run or report them."""
-    installed = metadata.distributions(path=[str(site_packages(environment))])
+def packages_of(environment: Path) -> Packages:
+    """Return the packages of an environment layer."""
+    folder = site_packages(environment)
+    installed = tuple(metadata.distributions(path=[str(folder)]))
     points = [point for dist in installed for point in dist.entry_points if point.group == "pytest11"]
-    wanted = (point for point in points if not _RUNNING.search(f"{point.name} {point.value}"))
-    return tuple(sorted({point.name for point in wanted}))
-
-
-def has_pytest(environment: Path) -> bool:
-    """Return True when pytest is a package of ``environment``, and not the project that is tested."""
-    return (site_packages(environment) / "_pytest").is_dir()
+    versions = [(dist.name, dist.version) for dist in installed]
+    return Packages.of(versions, [(point.name, point.value) for point in points], (folder / "_pytest").is_dir())
 
 
 def asked_plugins(tree: Path) -> tuple[str, ...]:

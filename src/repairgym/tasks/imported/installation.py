@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repairgym.diffs.apply import apply_patch
+from repairgym.records import ImageEnvironment
 from repairgym.sandbox.guest.rootfs import TESTBED
+from repairgym.tasks.build.validation import TaskLayers
 from repairgym.tasks.imported.building import BuiltProject, ProjectBuilder
-from repairgym.tasks.imported.environments import ENVIRONMENT_FORMAT, Wanted, site_packages
+from repairgym.tasks.imported.environments import ENVIRONMENT_FORMAT, Packages, Wanted, packages_of, site_packages
 from repairgym.tasks.imported.recipes import BuildRecipe
 from repairgym.tasks.layers.repositories import COMMIT_TREE_FORMAT, GitRepository
 from repairgym.tasks.layers.store import LayerStore
@@ -33,10 +35,22 @@ INSTALL_FORMAT = 1
 class Installed:
     """The layers in which the tests of a task run."""
 
-    environment: Path
-    tree: Path
+    layers: TaskLayers
     source_paths: tuple[str, ...]
     """Folders of the tree from which the project is imported."""
+    packages: Packages
+    image: ImageEnvironment | None = None
+    """None: the environment is a layer of its own."""
+
+    @property
+    def tree(self) -> Path:
+        """The layer of the tree."""
+        return self.layers.tree
+
+    @property
+    def digest(self) -> str:
+        """The content address of the environment."""
+        return self.image.digest() if self.image else self.layers.environment.name
 
 
 def graded_tree(store: LayerStore, clone: GitRepository, task: UnbuiltTask) -> Path:
@@ -79,7 +93,8 @@ async def install(
 
         built_tree = await asyncio.to_thread(store.build_once, "trees", digest, fill_tree)
         environment = await _install_wheel(store, builder, recipe, base, built, digest)
-    return Installed(environment, built_tree, source_paths(environment, built_tree))
+    layers = TaskLayers(environment, built_tree)
+    return Installed(layers, source_paths(environment, built_tree), packages_of(environment))
 
 
 async def _install_wheel(
@@ -129,4 +144,8 @@ def write_below(place: Path, files: Mapping[str, bytes | None]) -> None:
             target.unlink(missing_ok=True)
         if content is not None:
             target.parent.mkdir(parents=True, exist_ok=True)
+            # In its place: the file may be a hard link to that of another layer.
+            mode = target.stat().st_mode if target.exists() else 0o644
+            target.unlink(missing_ok=True)
             target.write_bytes(content)
+            target.chmod(mode)

@@ -16,6 +16,8 @@ from uv import find_uv_bin
 
 from repairgym.errors import TaskError
 
+OLDEST_PYTHON = (3, 8)
+"""Older ones have no audit hooks and no ends of syntax nodes, without which tests cannot be sealed."""
 _TIMEOUT_S = 120.0
 _FOLDERS = (("PYENV_ROOT", "~/.pyenv", "versions/*/bin"), ("CONDA_ROOT", "~/miniconda3", "envs/*/bin"))
 """Variable, default and pattern of each place in which versions lie next to each other."""

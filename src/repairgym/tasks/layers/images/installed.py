@@ -4,6 +4,8 @@ Reads the records and layers that :mod:`.pull` made. Guarantees: the layers of a
 this process ends.
 """
 
+from pathlib import Path
+
 from pydantic import ValidationError
 
 from repairgym.errors import InputError
@@ -17,13 +19,15 @@ _MIN_DIGITS = 6
 
 def list_images(store: LayerStore) -> tuple[Image, ...]:
     """Return every image whose record is in ``store``, sorted by name."""
-    images = []
-    for path in (store.root / IMAGES).glob(f"*/{RECORD}"):
-        try:
-            images.append(Image.model_validate_json(path.read_bytes()))
-        except (OSError, ValidationError) as error:
-            raise InputError(f"{path} is no record of an image: {error}; remove its folder and pull again") from error
+    images = map(_read, (store.root / IMAGES).glob(f"*/{RECORD}"))
     return tuple(sorted(images, key=lambda image: (image.name, image.image_id)))
+
+
+def _read(path: Path) -> Image:
+    try:
+        return Image.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise InputError(f"{path} is no record of an image: {error}; remove its folder and pull again") from error
 
 
 def find_image(store: LayerStore, text: str) -> Image:
@@ -52,3 +56,17 @@ def root_of(store: LayerStore, image: Image) -> ImageRoot:
             raise InputError(f"layer {layer[:12]} of {image.name} is not in the store any more; pull the image again")
         layers.append(path)
     return ImageRoot(layers=tuple(layers), variables=image.variables)
+
+
+def root_of_id(store: LayerStore, image_id: str, name: str) -> ImageRoot:
+    """Return the image ``image_id``, once pulled as ``name``; `InputError` when it is not in ``store``."""
+    folder = store.find(IMAGES, image_id)
+    if folder is None:
+        raise InputError(f"the image {name} is not on this machine; pull it: repairgym layers pull {name}")
+    return root_of(store, _read(folder / RECORD))
+
+
+def layers_of_id(folder: Path, image_id: str) -> tuple[str, ...]:
+    """Return the layers of the image ``image_id``, relative to the layer store ``folder``; empty without it."""
+    path = folder / IMAGES / image_id / RECORD
+    return tuple(f"{LAYERS}/{layer}" for layer in _read(path).layers) if path.is_file() else ()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from repairgym.errors import InputError, RegistryUnavailableError
+from repairgym.errors import ImageNotFoundError, InputError, RegistryUnavailableError
 from repairgym.tasks.layers.images.manifests import MAX_DOCUMENT_BYTES, Descriptor
 from repairgym.tasks.layers.images.reference import Reference, find_credentials, is_loopback
 from repairgym.tasks.layers.package_index import BACK_OFF_S, NETWORK_TIMEOUT_S, TRANSIENT_STATUS
@@ -134,13 +134,11 @@ class Registry:
             raise _InterruptedError(f"status {status}")
         if status in (401, 403):
             remedy = "check the name, or log in with podman login or docker login"
-            raise RegistryUnavailableError(
+            raise ImageNotFoundError(
                 f"the registry {reference.host} rejects the request for {reference.name} ({status}); {remedy}"
             )
         if status == 404:
-            raise RegistryUnavailableError(
-                f"the registry {reference.host} has no image {reference.text}; check the name"
-            )
+            raise ImageNotFoundError(f"the registry {reference.host} has no image {reference.text}; check the name")
         if status not in (200, 206):
             raise RegistryUnavailableError(
                 f"the registry {reference.host} answers {reference.text} with status {status}"

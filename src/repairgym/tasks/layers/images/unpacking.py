@@ -24,7 +24,7 @@ from typing import IO, Any, cast
 from repairgym.errors import ConfigError, InputError, install_hint
 
 _WHITEOUT, _OPAQUE, _RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
-_OPAQUE_ATTRIBUTE, _WHITEOUT_ATTRIBUTE = "user.overlay.opaque", "user.overlay.whiteout"
+OPAQUE_ATTRIBUTE, _WHITEOUT_ATTRIBUTE = "user.overlay.opaque", "user.overlay.whiteout"
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _CHUNK_BYTES = 1 << 20
 
@@ -139,7 +139,7 @@ class _Layer:
         parent, name = self._folder(parts[:-1]), parts[-1]
         target = f"{parent}/{name}"
         if name == _OPAQUE:
-            os.setxattr(parent, _OPAQUE_ATTRIBUTE, b"y")
+            os.setxattr(parent, OPAQUE_ATTRIBUTE, b"y")
         elif name.startswith(_WHITEOUT):
             if not name.startswith(_RESERVED):
                 self._hide(parent, _parts(name.removeprefix(_WHITEOUT)))
@@ -171,14 +171,14 @@ class _Layer:
             except FileNotFoundError:
                 os.mkdir(path, 0o755)
             else:
-                is_hidden = _is_whiteout(path, mode)
+                is_hidden = is_whiteout(path, mode)
                 if not is_replaced and not is_hidden and not stat.S_ISDIR(mode):
                     raise InputError(f"an entry leads through {'/'.join(parts[: index + 1])!r}, which is no folder")
                 if not stat.S_ISDIR(mode):
                     os.unlink(path)
                     os.mkdir(path, 0o755)
                 if is_hidden:
-                    os.setxattr(path, _OPAQUE_ATTRIBUTE, b"y")
+                    os.setxattr(path, OPAQUE_ATTRIBUTE, b"y")
             self._folders.add(path)
         return path
 
@@ -189,7 +189,7 @@ class _Layer:
         target = f"{parent}/{names[0]}"
         if os.path.lexists(target):
             if os.path.isdir(target) and not os.path.islink(target):
-                os.setxattr(target, _OPAQUE_ATTRIBUTE, b"y")
+                os.setxattr(target, OPAQUE_ATTRIBUTE, b"y")
             return
         try:
             os.mknod(target, stat.S_IFCHR | 0o600, 0)
@@ -197,8 +197,8 @@ class _Layer:
             # Some containers and network file systems deny even this device; Linux 6.7 reads the other form.
             Path(target).touch(0o600)
             os.setxattr(target, _WHITEOUT_ATTRIBUTE, b"y")
-            if _attribute(parent, _OPAQUE_ATTRIBUTE) != b"y":
-                os.setxattr(parent, _OPAQUE_ATTRIBUTE, b"x")
+            if get_attribute(parent, OPAQUE_ATTRIBUTE) != b"y":
+                os.setxattr(parent, OPAQUE_ATTRIBUTE, b"x")
 
     def _link(self, member: tarfile.TarInfo, target: str) -> None:
         parts = _parts(member.linkname)
@@ -225,15 +225,17 @@ def _parts(name: str) -> list[str]:
     return parts
 
 
-def _attribute(path: str, name: str) -> bytes:
+def get_attribute(path: str, name: str) -> bytes:
+    """Return an extended attribute of ``path`` itself; empty without it."""
     try:
         return os.getxattr(path, name, follow_symlinks=False)
     except OSError:
         return b""
 
 
-def _is_whiteout(path: str, mode: int) -> bool:
-    return stat.S_ISCHR(mode) or (stat.S_ISREG(mode) and _attribute(path, _WHITEOUT_ATTRIBUTE) != b"")
+def is_whiteout(path: str, mode: int) -> bool:
+    """Return True when ``path``, of ``mode``, hides what lower layers have of its name."""
+    return stat.S_ISCHR(mode) or (stat.S_ISREG(mode) and get_attribute(path, _WHITEOUT_ATTRIBUTE) != b"")
 
 
 def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: str) -> None:
