@@ -215,7 +215,7 @@ class Certificate(Record):
     undecided: tuple[str, ...] | None = None
     """Imported tasks: tests of the record without a certified outcome here: unstable, failing, or under another name.
 
-    None, here, above and below: not measured. Then it is absent from the JSON form, so that digests stay as they were."""
+    None, here, above and below: not measured, and absent from the JSON form, so that digests stay as they were."""
     use: MeasuredUse | None = None
 
     @model_serializer(mode="wrap")
