@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import platform
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,10 +76,10 @@ async def test_a_failing_build_names_its_last_line(
 
 @pytest.mark.asyncio
 async def test_lists_come_from_runs_and_differences_are_counted(
-    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend
+    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend, small_environment: Path
 ) -> None:
     tree = graded_tree(store, GitRepository(clones / "acme__calc"), record)
-    installed = Installed(TaskLayers(Path(sys.prefix), tree), ("src",), packages_of(Path(sys.prefix)))
+    installed = Installed(TaskLayers(small_environment, tree), ("src",), packages_of(small_environment))
     config = ImportedConfig(repos=str(clones), num_certificate_runs=1)
     task, counts = await Certifier(record, installed, HERE, backend, config).certify()
     name = "tests/test_calc.py::test_"
@@ -106,13 +105,13 @@ async def test_lists_come_from_runs_and_differences_are_counted(
 
 @pytest.mark.asyncio
 async def test_bounds_that_are_too_tight_for_gold_are_those_of_the_certifying_runs(
-    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend
+    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend, small_environment: Path
 ) -> None:
     """Gold reserves more address space than a default sandbox has, and uses none of it."""
     gold = f"import mmap\n\nroom = mmap.mmap(-1, 3 << 30)\n{record.gold_files[CODE]}"
     greedy = record.model_copy(update={"gold_files": {CODE: gold}})
     tree = graded_tree(store, GitRepository(clones / "acme__calc"), record)
-    installed = Installed(TaskLayers(Path(sys.prefix), tree), ("src",), packages_of(Path(sys.prefix)))
+    installed = Installed(TaskLayers(small_environment, tree), ("src",), packages_of(small_environment))
     wide = SandboxConfig(limits=SandboxLimits(memory_bytes=5 << 30))
     config = ImportedConfig(repos=str(clones), num_certificate_runs=1, sandbox=wide)
     task, _ = await Certifier(greedy, installed, HERE, backend, config).certify()
@@ -126,11 +125,11 @@ async def test_bounds_that_are_too_tight_for_gold_are_those_of_the_certifying_ru
 
 @pytest.mark.asyncio
 async def test_a_log_decides_where_it_is_allowed_and_the_task_says_so(
-    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend
+    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend, small_environment: Path
 ) -> None:
     tree = graded_tree(store, GitRepository(clones / "acme__calc"), record)
     installed = Installed(
-        TaskLayers(Path(sys.prefix), tree), (), packages_of(Path(sys.prefix))
+        TaskLayers(small_environment, tree), (), packages_of(small_environment)
     )  # without its sources, signed runs certify nothing
     config = ImportedConfig(repos=str(clones), num_certificate_runs=1)
     command = "PYTHONPATH=src python -m pytest -p no:cacheprovider -rA"
@@ -203,14 +202,14 @@ def test_failures_without_a_network_are_known_by_their_message(message: str, is_
 
 @pytest.mark.asyncio
 async def test_a_record_whose_tests_need_a_network_says_so(
-    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend
+    record: UnbuiltTask, clones: Path, store: LayerStore, backend: SandboxBackend, small_environment: Path
 ) -> None:
     asking = "import socket\n\n\ndef test_double():\n    socket.getaddrinfo('httpbin.invalid', 80)\n"
     files = {"test_patch": unified_diff({"tests/test_calc.py": OLD_TESTS}, {"tests/test_calc.py": asking})}
     lists = {"fail_to_pass": record.fail_to_pass[:1], "pass_to_pass": ()}
     asked = record.model_copy(update={**files, **lists})
     tree = graded_tree(store, GitRepository(clones / "acme__calc"), asked)
-    installed = Installed(TaskLayers(Path(sys.prefix), tree), ("src",), packages_of(Path(sys.prefix)))
+    installed = Installed(TaskLayers(small_environment, tree), ("src",), packages_of(small_environment))
     config = ImportedConfig(repos=str(clones), num_certificate_runs=1)
     with pytest.raises(TaskError, match="; need a network, which sandboxes lack: 1"):
         await Certifier(asked, installed, HERE, backend, config).certify()
