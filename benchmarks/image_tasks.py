@@ -5,8 +5,9 @@ in 8, 3 siblings), serves them from a registry in this process, and builds a cer
 in one run: starts of a sandbox and `podman run`; episodes of the same scripted commands in sandboxes and in containers
 that are started, entered and removed as mini-swe-agent does it (with --mini-swe-agent PYTHON by mini-swe-agent itself,
 installed for that interpreter); at last many live episodes at once. No public image is used: none can be pulled where
-no registry is reachable. Processor time of containers counts what podman's commands use, not what its monitors and the
-containers themselves do, which favors podman. Believe ratios, and where others use the machine, processor time.
+no registry is reachable. Processor time is told with and without that of the commands themselves (`own_cpu_s`); that of
+podman is its command lines', without monitors, which favors podman. Believe ratios, and where others use the machine,
+processor time.
 
     python benchmarks/image_tasks.py --quick --json
     python benchmarks/image_tasks.py
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import resource
@@ -77,7 +79,8 @@ outputs = [make_output("", [{"command": c}]) for c in commands] + [make_output("
 times = []
 for _ in range(num):
     begin = time.perf_counter()
-    bounds = ["--rm", "--network", "none", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]
+    bounds = ["--runtime", sys.argv[4]] if sys.argv[4] else []
+    bounds += ["--rm", "--network", "none", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]
     environment = DockerEnvironment(image=image, cwd="/testbed", executable="podman", run_args=bounds)
     DefaultAgent(DeterministicModel(outputs=outputs), environment, **texts).run("")
     environment.cleanup()
@@ -212,19 +215,29 @@ async def measure_starts(layers: TaskLayers, num_rounds: int, podman: Callable[[
 # --- episodes --------------------------------------------------------------------------------------------------------
 
 
-async def episode(backend: NamespaceBackend, task: Task, layers: TaskLayers) -> Sandbox:
-    """Run the commands of an episode in one shell; return the sandbox, still alive."""
-    sandbox = await backend.create(layers.spec(dict(task.base_files)))
+def living_cpu_s(known: dict[int, float]) -> None:
+    """Note the processor time of each process below this one: those of sandboxes are not waited for here."""
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            spent = process.cpu_times()
+            known[process.pid] = max(known.get(process.pid, 0.0), spent.user + spent.system)
+
+
+async def episode(backend: NamespaceBackend, task: Task, layers: TaskLayers) -> tuple[Sandbox, float]:
+    """Run the commands of an episode in one shell; return the sandbox, still alive, and their processor seconds."""
+    sandbox, spent_s = await backend.create(layers.spec(dict(task.base_files))), 0.0
     session = await sandbox.open_session()
     for command in COMMANDS:
         done = await session.run(command, timeout_s=120)
         if done.exit_status != 0 and "pytest" not in command:
             raise SystemExit(f"{command!r} failed: {done.stderr.decode()[-300:]}")
-    return sandbox
+        spent_s += done.cpu_s
+    return sandbox, spent_s
 
 
 def our_episodes(instances: Instances, num: int) -> dict[str, float]:
-    """Return seconds per episode; the start and the end of the back end are part of the processor time."""
+    """Return seconds per episode; resident processes and the first start are part of the processor time."""
+    of_commands, of_others = [0.0], dict[int, float]()
 
     async def run() -> list[float]:
         backend, times = NamespaceBackend(), []
@@ -232,22 +245,30 @@ def our_episodes(instances: Instances, num: int) -> dict[str, float]:
             for number in range(num):
                 pair = number % len(instances.tasks)
                 begin = time.perf_counter()
-                await (await episode(backend, instances.tasks[pair], instances.layers[pair])).close()
-                times.append(time.perf_counter() - begin)
+                sandbox, spent_s = await episode(backend, instances.tasks[pair], instances.layers[pair])
+                own_s = time.perf_counter() - begin
+                of_commands.append(spent_s)
+                living_cpu_s(of_others)
+                begin = time.perf_counter()
+                await sandbox.close()
+                times.append(own_s + time.perf_counter() - begin)
         finally:
             await backend.close()
         return times
 
     before = cpu_s()
     times = asyncio.run(run())
-    return {"wall_s": statistics.median(times), "cpu_s": (cpu_s() - before) / num}
+    spent_s = cpu_s() - before + sum(of_commands) + sum(of_others.values())
+    own_s = (spent_s - sum(of_commands)) / num
+    return {"wall_s": statistics.median(times), "cpu_s": spent_s / num, "own_cpu_s": own_s}
 
 
-def podman_episodes(num: int) -> dict[str, float]:
+def podman_episodes(num: int, runtime: str) -> dict[str, float]:
     """Return seconds per episode with the engine's commands that mini-swe-agent runs: run -d, exec, rm -f."""
 
     def podman(*arguments: str) -> str:
-        done = subprocess.run(["podman", *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        own = ["--runtime", runtime] if runtime else []
+        done = subprocess.run(["podman", *own, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
         return done.stdout.strip()
 
     before, times = cpu_s(), []
@@ -259,18 +280,18 @@ def podman_episodes(num: int) -> dict[str, float]:
             podman("exec", "-w", "/testbed", name, "bash", "-lc", command)
         podman("rm", "-f", "-t", "0", name)
         times.append(time.perf_counter() - begin)
-    return {"wall_s": statistics.median(times), "cpu_s": (cpu_s() - before) / num}
+    return {"wall_s": statistics.median(times), "own_cpu_s": (cpu_s() - before) / num}
 
 
-def mini_episodes(python: str, num: int) -> dict[str, float]:
+def mini_episodes(python: str, num: int, runtime: str) -> dict[str, float]:
     """Return seconds per episode of mini-swe-agent itself, with a model that answers from a list."""
     environ = {**os.environ, "MSWEA_SILENT_STARTUP": "1"}
-    argv = [python, "-c", _MINI, _IMAGE, json.dumps(COMMANDS), str(num)]
+    argv = [python, "-c", _MINI, _IMAGE, json.dumps(COMMANDS), str(num), runtime]
     done = subprocess.run(argv, capture_output=True, text=True, env=environ, check=False)
     if done.returncode != 0:
         raise SystemExit(f"mini-swe-agent failed: {done.stderr[-500:]}")
     result = json.loads(done.stdout.splitlines()[-1])
-    return {"wall_s": statistics.median(result["times"]), "cpu_s": result["cpu_s"] / num}
+    return {"wall_s": statistics.median(result["times"]), "own_cpu_s": result["cpu_s"] / num}
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
@@ -298,7 +319,7 @@ async def measure_live(instances: Instances, num: int) -> dict[str, Any]:
 
     async def one(number: int) -> Sandbox:
         pair = number % len(instances.tasks)
-        return await episode(backend, instances.tasks[pair], instances.layers[pair])
+        return (await episode(backend, instances.tasks[pair], instances.layers[pair]))[0]
 
     sampling = asyncio.ensure_future(sample())
     try:
@@ -346,9 +367,11 @@ def main() -> None:
             result["starts"] = asyncio.run(measure_starts(instances.layers[0], num_rounds, podman))
             result["episodes"] = {"ours": our_episodes(instances, num_episodes)}
             if not reason:
-                result["episodes"]["podman"] = podman_episodes(num_episodes)
+                result["episodes"]["podman"] = podman_episodes(num_episodes, arguments.runtime)
             if arguments.mini_swe_agent and not reason:
-                result["episodes"]["mini_swe_agent"] = mini_episodes(arguments.mini_swe_agent, num_episodes)
+                result["episodes"]["mini_swe_agent"] = mini_episodes(
+                    arguments.mini_swe_agent, num_episodes, arguments.runtime
+                )
             result["live"] = asyncio.run(measure_live(instances, arguments.live or num_live))
         finally:
             if shutil.which("podman"):
@@ -359,13 +382,13 @@ def main() -> None:
 
 def show(result: dict[str, Any], *, is_json: bool) -> None:
     """Print the figures and the ratios to podman."""
-    ours = result["episodes"]["ours"]
-    result["ratios"] = {
-        f"{name}, {kind}": other[kind] / ours[kind]
-        for name, other in result["episodes"].items()
-        if other is not ours
-        for kind in ours
-    }
+    ours, ratios = result["episodes"]["ours"], dict[str, float]()
+    for name, other in result["episodes"].items():
+        if other is not ours:
+            # The commands themselves are taken to cost the same in a container.
+            other["cpu_s"] = other["own_cpu_s"] + ours["cpu_s"] - ours["own_cpu_s"]
+            ratios |= {f"{name}, {kind}": other[kind] / ours[kind] for kind in ours}
+    result["ratios"] = ratios
     if podman := result["starts"].get("podman_run_true_ms"):
         names = ("start_ms", "start_true_end_ms")
         result["ratios"] |= {f"podman, {name}": podman["median"] / result["starts"][name]["median"] for name in names}

@@ -210,7 +210,7 @@ def test_variables_of_commands(spec):
 @pytest.mark.parametrize("name", ["bubblewrap", "container", "degraded"])
 def test_other_back_ends_reject_an_image(name, spec):
     with pytest.raises(
-        SandboxUnavailableError, match=f"{name} cannot run commands in a container image: use namespace"
+        SandboxUnavailableError, match=f"{name} cannot have a container image as its root: use namespace"
     ):
         reject_root(name, spec)
     reject_root(name, spec.model_copy(update={"root": None}))

@@ -93,7 +93,10 @@ class GuestBackend:
 def reject_root(backend: str, spec: SandboxSpec) -> None:
     """Reject an image as root, for a back end that cannot mount its layers."""
     if spec.root is not None:
-        raise SandboxUnavailableError(f"{backend} cannot run commands in a container image: use namespace")
+        raise SandboxUnavailableError(
+            f"{backend} cannot have a container image as its root: use namespace (see 'repairgym doctor'), "
+            "or a task that was built without its image"
+        )
 
 
 def reject_links(backend: str, spec: SandboxSpec) -> None:
