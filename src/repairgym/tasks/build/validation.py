@@ -185,6 +185,17 @@ def imported_layers(task: Task, store: LayerStore) -> TaskLayers:
     return TaskLayers(environment, tree, use=task.certificate.use)
 
 
+def plain_layers(task: Task, store: LayerStore) -> tuple[Path, Path]:
+    """Return environment and tree of ``task`` as they were made: with the package and without byte-code.
+
+    Raises what `task_layers` raises.
+    """
+    if task.source == "imported":
+        layers = imported_layers(task, store)
+        return layers.environment, layers.tree
+    return build_environment(store, task.environment.lock)[1], pinned_tree(task, store)
+
+
 async def make_bytecode(task: Task, backend: SandboxBackend, store: LayerStore) -> None:
     """Make the byte-code of the tree of ``task``, where no build left it: without, each sandbox compiles the package.
 
@@ -192,11 +203,7 @@ async def make_bytecode(task: Task, backend: SandboxBackend, store: LayerStore) 
     """
     if task.environment.image is not None:
         return  # its tests run on the image's Python, and the tree has what the image compiled
-    if task.source == "imported":
-        layers = imported_layers(task, store)
-        environment, tree = layers.environment, layers.tree
-    else:
-        environment, tree = build_environment(store, task.environment.lock)[1], pinned_tree(task, store)
+    environment, tree = plain_layers(task, store)
     if not store.has("bytecode", twin_digest(tree, environment)):
         spec, request = SandboxSpec(environment=environment, tree=tree), task_request(task, task.test_paths)
         with contextlib.suppress(TaskError):
