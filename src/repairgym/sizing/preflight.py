@@ -44,7 +44,7 @@ class Room:
     """Memory of the machine that a training runs on, or of the one where a dry run is."""
 
     gpu_bytes: float | None = None
-    """Of the GPU of one process; None: there is none."""
+    """Free on the GPU of one process; None: there is none."""
     host_bytes: float | None = None
     """Of the machine; None: not known, so nothing is said of it."""
     num_local: int = 1

@@ -160,10 +160,8 @@ def is_leading() -> bool:
 
 
 def gpu_bytes() -> float | None:
-    """Memory of the GPU that a process trains on; None without one."""
-    return (
-        float(torch.cuda.get_device_properties(training_device()).total_memory) if torch.cuda.is_available() else None
-    )
+    """Free memory of the GPU that a process trains on, less what a model server holds of it; None without one."""
+    return float(torch.cuda.mem_get_info(training_device())[0]) if torch.cuda.is_available() else None
 
 
 def _is_lost_process(error: RuntimeError) -> bool:
