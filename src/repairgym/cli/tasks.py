@@ -15,6 +15,7 @@ from rich.table import Table
 from repairgym.cli.arguments import open_stored
 from repairgym.cli.display import ProgressDisplay
 from repairgym.cli.options import Config, DryRun, Overrides, Preset, TaskFolder, configured, resolve
+from repairgym.cli.task_adding import add
 from repairgym.cli.task_audit import audit, strengthen
 from repairgym.cli.task_backtest import backtest
 from repairgym.cli.task_exchange import checkout, export_tasks, import_tasks
@@ -36,12 +37,13 @@ from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.manifest.manifest import TaskManifest
 from repairgym.tasks.sight.scan import ScanReport
 from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS
-from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TASKS_FILE, TaskStore
+from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TASKS_FILE, TaskStore, Unit
 
 app = typer.Typer(
     help="Build, verify, exchange, curate and show validated repair tasks.", no_args_is_help=True, add_completion=False
 )
 
+app.command()(add)
 app.command("import")(import_tasks)
 app.command("export")(export_tasks)
 app.command()(checkout)
@@ -102,8 +104,8 @@ def _make(folder: Path, resolved: TasksConfig) -> None:
             unit = done.unit
             detail = f"{done.num_tasks} tasks, {len(unit.tasks)} of {unit.name}"
             progress("build", done.num_done, done.num_jobs, detail)
-            if unit.error:
-                progress(unit.name, 0, 0, unit.error)
+            if not unit.tasks:
+                progress(unit.name, 0, 0, unit.error or _why_empty(unit))
 
         try:
             store = building.build(resolved, folder, report=report)
@@ -113,6 +115,17 @@ def _make(folder: Path, resolved: TasksConfig) -> None:
     for (split, source), count in sorted(Counter((task.split, task.source) for task in tasks).items()):
         typer.echo(f"{split:<12}{source:<12}{count:>6}")
     typer.echo(f"{len(tasks)} tasks in {folder}; reasons for the others: {folder / FUNNEL_FILE}")
+    typer.echo(f"the log of the first one of a reason: repairgym tasks stats {folder} --log REASON")
+
+
+def _why_empty(unit: Unit) -> str:
+    """Return why a unit made no task: its funnel, and the log of the most frequent reason."""
+    counts = ", ".join(f"{reason.replace('_', ' ')} {count}" for reason, count in unit.funnel.items())
+    ranked = sorted(unit.logs, key=lambda reason: -unit.funnel.get(reason, 0))
+    first = "".join(" ".join(unit.logs[reason].split())[:300] for reason in ranked[:1])
+    return f"no task: {counts or 'nothing to try'}" + (
+        f"; the first {ranked[0].replace('_', ' ')}: {first}" if first else ""
+    )
 
 
 @app.command()

@@ -209,9 +209,11 @@ def run_uv(argv: list[str], stdin: str = "") -> str:
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=UV_TIMEOUT_S, cwd="/")
     if done.returncode == 0:
         return done.stdout
-    detail = " ".join(done.stderr.split())[-600:]
+    # The resolver says at both ends what matters: that there is no solution, and which requirements exclude each other.
+    text = " ".join(done.stderr.split())
+    detail = text if len(text) <= 1000 else f"{text[:400]} ... {text[-600:]}"
     if "No space left on device" in detail or "os error 28" in detail:
         raise DiskFullError(f"no space left for an environment: {detail}; free some space and run the command again")
-    if "No solution found" in detail:
+    if "No solution found" in text:
         raise PackageNotFoundError(f"uv {argv[0]} {argv[1]} finds no versions that fit: {detail}; change a requirement")
     raise IndexUnavailableError(f"uv {argv[0]} {argv[1]} failed: {detail}; check the network or PIP_INDEX_URL")

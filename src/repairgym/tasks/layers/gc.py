@@ -30,6 +30,7 @@ KINDS = (
     "images",
     "image_layers",
     "wheels",
+    "trials",
 )
 _held: dict[Path, int] = {}
 _holding = threading.Lock()

@@ -103,6 +103,26 @@ class PackageIndex:
         folder.mkdir(parents=True, exist_ok=True)
         return self._persist(requirement, lambda: self._finder.download(link, folder))
 
+    def sdists(self, name: str) -> tuple[Sdist, ...]:
+        """Return the sdists of all final releases of ``name``, newest first; one without a hash is left out."""
+        with warnings.catch_warnings():
+            # Old releases name Python versions in a deprecated form.
+            warnings.simplefilter("ignore", FutureWarning)
+            packages = self._persist(
+                name, lambda: list(self._finder.find_matches(name, allow_yanked=False, allow_prereleases=False))
+            )
+        pinned: dict[str, Sdist] = {}
+        for package in packages:
+            digest = (package.link.hashes or {}).get("sha256")
+            if digest and package.version and not package.link.is_wheel:
+                pinned.setdefault(package.version, Sdist(name=name, version=package.version, sha256=digest))
+        if not pinned:
+            raise PackageNotFoundError(
+                f"the package index has no source distribution of {name} with a SHA-256; correct the name, or add its "
+                "repository: repairgym tasks add --repository URL"
+            )
+        return tuple(pinned.values())
+
     def wheel_versions(self, name: str) -> tuple[str, ...]:
         """Return released versions of ``name`` with a wheel for this Python, newest first; none if it is unknown."""
         packages = self._persist(name, lambda: list(self._wheels.find_matches(name, allow_yanked=False)))
@@ -162,5 +182,5 @@ def _raise_when_not_served(response: httpx2.Response) -> None:
 def _wrong_hash(sdist: Sdist, got: str) -> PackageNotFoundError:
     return PackageNotFoundError(
         f"the index serves {sdist.name}=={sdist.version} with SHA-256 {got}, the catalogue pins {sdist.sha256}; "
-        "the index does not mirror the original, use another one"
+        "correct the entry, or use another index if this one does not mirror the original"
     )

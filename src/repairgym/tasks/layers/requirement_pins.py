@@ -60,6 +60,9 @@ def runtime_requirements(tree: Path) -> tuple[str, ...]:
     declared = re.findall(r"^Requires-Dist: (.+)$", head, flags=re.MULTILINE)
     if declared:
         return tuple(text for text in declared if "extra ==" not in text)
+    # A value's quoted texts are its items in settings without markers only.
+    if listed_here := read_settings(tree).get("project", {}).get("dependencies"):
+        return tuple(str(requirement) for requirement in map(_parse, map(str, listed_here)) if requirement)
     listed = (_listed(tree / name, section, key) for name, section, key in _KEYS["runtime"])
     return tuple(str(requirement) for requirements in listed for requirement in requirements)
 

@@ -1,0 +1,127 @@
+"""`repairgym tasks add`: a catalogue entry for a package by name, or for a git repository."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from repairgym.cli.display import ProgressDisplay
+from repairgym.cli.options import AsJson, print_json
+from repairgym.config.sandbox import SandboxConfig
+from repairgym.errors import ConfigError, Interrupted
+from repairgym.records import Split
+
+if TYPE_CHECKING:
+    from repairgym.tasks.adding.adding import Added, Adder
+
+
+DEFAULT_PAIRS = 8
+
+
+def add(
+    source: Annotated[str, typer.Argument(help="Package on the index, or path or URL of a git repository.")],
+    catalogue: Annotated[Path, typer.Option("--catalogue", help="Catalogue file to extend.")] = Path("mine.toml"),
+    locks: Annotated[Path, typer.Option("--locks", help="Folder for the lock.")] = Path("locks"),
+    split: Annotated[Split, typer.Option("--split", help="Split of all its tasks.")] = "train",
+    num_pairs: Annotated[
+        int | None, typer.Option("--pairs", min=0, help="Most pairs of releases, newest first; default: 8.")
+    ] = None,
+    is_repository: Annotated[
+        bool, typer.Option("--repository", help="SOURCE is a git repository, whatever it looks like.")
+    ] = False,
+    name: Annotated[str, typer.Option("--name", help="Name of a repository's entry; default: the project's own.")] = "",
+    subdirectory: Annotated[str, typer.Option("--subdirectory", help="The project's folder in a monorepo.")] = "",
+    is_confirmed: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the entry and write nothing.")] = False,
+    is_json: AsJson = False,
+) -> None:
+    """Find everything a catalogue entry needs, run the tests three times in a sandbox, and write entry and lock.
+
+    On a terminal it shows the entry and asks before it writes. An interrupted command continues where it was.
+
+    Example: repairgym tasks add schema --catalogue mine.toml --locks locks
+
+    Example: repairgym tasks add --repository /srv/clones/sqlparse --dry-run
+    """
+    from repairgym.tasks.adding.adding import looks_like_repository
+    from repairgym.tasks.adding.entry import check_is_new
+
+    is_repository = is_repository or looks_like_repository(source)
+    if is_repository and num_pairs is not None:
+        raise ConfigError("--pairs is of packages; a repository has commits, which history.num_commits bounds")
+    if not is_repository and (name or subdirectory):
+        raise ConfigError("--name and --subdirectory are of repositories; add --repository, or leave them out")
+    kind, known = ("repository", name) if is_repository else ("package", source)
+    check_is_new(catalogue, known, kind)
+
+    def call(adder: Adder) -> Awaitable[Added]:
+        if is_repository:
+            return adder.repository(source, name, subdirectory)
+        return adder.package(source, DEFAULT_PAIRS if num_pairs is None else num_pairs)
+
+    added = _find(call, source, split)
+    is_written = not dry_run and (is_confirmed or _is_agreed(added, is_json))
+    if is_written:
+        added.write(catalogue, locks)
+    if is_json:
+        print_json({**added.model_dump(mode="json", exclude={"lock"}), "is_written": is_written})
+    else:
+        _print(added, catalogue, locks, is_written)
+
+
+def _find(call: Callable[[Adder], Awaitable[Added]], source: str, split: Split) -> Added:
+    """Return what ``call`` finds; each step is printed before it starts."""
+    from repairgym.sandbox.probe import create_backend
+    from repairgym.tasks.adding.adding import Adder
+    from repairgym.tasks.layers.store import LayerStore
+
+    async def run(progress: ProgressDisplay) -> Added:
+        backend = create_backend(SandboxConfig())
+        command = f"repairgym tasks add {shlex.quote(source)}"
+        try:
+            return await call(Adder(LayerStore(), backend, split, command, lambda text: progress(source, 0, 0, text)))
+        finally:
+            await backend.close()
+
+    try:
+        with ProgressDisplay() as progress:
+            return asyncio.run(run(progress))
+    except KeyboardInterrupt as error:
+        raise Interrupted("interrupted; finished downloads and runs are kept, run the same command again") from error
+
+
+def _is_agreed(added: Added, is_json: bool) -> bool:
+    """Return the answer of a terminal, after the entry was shown; True where nobody can answer."""
+    if is_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return True
+    typer.echo(added.entry)
+    return typer.confirm("Write it?", default=True)
+
+
+def _print(added: Added, catalogue: Path, locks: Path, is_written: bool) -> None:
+    if not is_written:
+        typer.echo(added.entry)
+    state = "runs" if added.is_suite_running else "runs in part"
+    typer.echo(
+        f"{added.name} {added.version}: the suite {state}: {added.num_passed} tests pass, {added.num_failed} fail; "
+        f"{added.num_files_kept} of {added.num_files} files are kept"
+    )
+    for problem in added.problems:
+        typer.echo(f"  not done: {problem}")
+    if added.kind == "package":
+        typer.echo(f"  {added.num_pairs} pairs of releases with changed tests")
+    else:
+        why = ", ".join(f"{count} {reason}" for reason, count in sorted(added.dropped.items()))
+        typer.echo(f"  {added.num_candidates} commits may be fixes; others: {why or 'none'}")
+    if is_written:
+        kinds = "mutations,releases" if added.kind == "package" else "mutations,history"
+        typer.echo(f"written to {catalogue} and {locks / added.lock_name}; make its tasks with:")
+        typer.echo(
+            f"  repairgym tasks build tasks catalogue={catalogue} locks={locks} packages={added.name} sources={kinds}"
+        )

@@ -1,0 +1,80 @@
+"""Catalogue entries as text: TOML with a comment per guess.
+
+Reads a `Package` or `Repository` record and reasons. Makes text that `load_catalogue` reads. Guarantees: what is added
+to a catalogue leaves the rest of the file as it was; the whole file is checked before it is replaced.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from repairgym.errors import InputError
+from repairgym.tasks.layers.atomic_write import written_whole
+from repairgym.tasks.layers.catalogue import Catalogue, Package, Repository, load_catalogue
+
+_WIDTH = 116
+
+
+def render_entry(
+    project: Package | Repository, comments: Mapping[str, str], problems: Sequence[str], command: str
+) -> str:
+    """Return the entry of ``project``; ``comments`` stand above their fields, ``problems`` at the top."""
+    kind = "package" if isinstance(project, Package) else "repository"
+    lines = [
+        f"# {project.name}: written by `{command}`. A comment says why its field was guessed so; correct what is wrong."
+    ]
+    if problems:
+        lines += ["# Not done:", *(f"#   {_one_line(problem)}" for problem in problems)]
+    lines.append(f"[[{kind}]]")
+    defaults = {name: info.default for name, info in type(project).model_fields.items() if not info.is_required()}
+    values = project.model_dump(mode="json")
+    for name, value in values.items():
+        if name == "sdists" or (name not in comments and name in defaults and value == _plain(defaults[name])):
+            continue
+        if name in comments:
+            lines.append(f"# {name}: {_one_line(comments[name])}")
+        lines.append(f"{name} = {_toml(value)}")
+    if isinstance(project, Package):
+        lines += ["[package.sdists]", *(f'"{version}" = "{digest}"' for version, digest in project.sdists.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _one_line(text: str) -> str:
+    return " ".join("".join(character if character.isprintable() else " " for character in text).split())
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, list) and len(json.dumps(value)) > _WIDTH:
+        return "[\n" + "".join(f"    {json.dumps(item, ensure_ascii=False)},\n" for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def check_is_new(path: Path, name: str, kind: str) -> None:
+    """Raise InputError if the catalogue in ``path`` cannot be read, or has a ``kind`` of this name already."""
+    if not path.exists():
+        return
+    catalogue = load_catalogue(path)
+    listed: Sequence[Package | Repository] = catalogue.package if kind == "package" else catalogue.repository
+    if any(project.name == name for project in listed):
+        raise InputError(
+            f"{path} has a {kind} {name} already; remove that entry, or name another file with --catalogue"
+        )
+
+
+def add_entry(path: Path, text: str) -> Catalogue:
+    """Add the entry ``text`` to the catalogue in ``path`` (a missing file is made); InputError if it does not fit."""
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    draft = path.with_name(f".{path.name}.draft")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        draft.write_text(f"{before.rstrip()}\n\n{text}".lstrip(), encoding="utf-8")
+        catalogue = load_catalogue(draft)
+        with written_whole(path) as file:
+            file.write(draft.read_bytes())
+    finally:
+        draft.unlink(missing_ok=True)
+    return catalogue
