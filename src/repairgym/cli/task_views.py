@@ -164,12 +164,18 @@ def stats(
     is_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print one Markdown table, a line per package.")
     ] = False,
+    reason: Annotated[str, typer.Option("--log", help="Print the first log of this row of the funnel only.")] = "",
 ) -> None:
     """Count the tasks of a folder per package and source: tests, edits, labels, licence, disk; and show its funnel.
 
     Example: repairgym tasks stats tasks
+
+    Example: repairgym tasks stats tasks --log no_usable_tests
     """
     store = TaskStore(folder)
+    if reason:
+        _print_log(store, reason)
+        return
     rows = package_statistics(store.load_certified(), store.iter_left_unbuilt(), cache_root())
     if is_markdown:
         from repairgym.evaluation.accuracy import accuracy_of, describe_accuracy
@@ -194,6 +200,19 @@ def stats(
         parts = ", ".join(f"{stage.replace('_', ' ')} {count}" for stage, count in ranked)
         _line(console, f"[bold]{escape(name)}[/]: {escape(parts)}")
     _line(console, f"{num_tasks} certified tasks, {num_unbuilt} unbuilt ones")
+
+
+def _print_log(store: TaskStore, reason: str) -> None:
+    """Print the log of the first drop that the row ``reason`` counts, of each source."""
+    logs: dict[str, dict[str, str]] = store.load_document(FUNNEL_FILE).get("logs", {})
+    matching = {source: by_reason[reason] for source, by_reason in sorted(logs.items()) if reason in by_reason}
+    if not matching:
+        known = sorted({name for by_reason in logs.values() for name in by_reason})
+        raise InputError(f"{store.folder} has no log of {reason}; it has those of: {', '.join(known) or 'nothing'}")
+    from repairgym.report.safe_text import visible
+
+    for source, text in matching.items():
+        typer.echo(f"{source}, {reason}: {visible(text)}")
 
 
 def _packages_table(rows: tuple[PackageStatistics, ...]) -> Table:

@@ -14,7 +14,7 @@ Guarantees: every file appears whole or not at all (`DiskFullError` without room
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,6 +43,8 @@ class Unit:
     tasks: tuple[Task, ...]
     error: str = ""
     """Reason of a failure; empty for none."""
+    logs: dict[str, str] = field(default_factory=dict)
+    """Row of the funnel -> log of the first drop that it counts."""
 
 
 class TaskStore:
@@ -126,7 +128,7 @@ class TaskStore:
 
     def save_unit(self, unit: Unit) -> None:
         """Write a finished unit."""
-        head = json.dumps({"name": unit.name, "key": unit.key, "funnel": unit.funnel, "error": unit.error})
+        head = json.dumps({name: getattr(unit, name) for name in ("name", "key", "funnel", "error", "logs")})
         lines = [head, *(task.model_dump_json() for task in unit.tasks)]
         self._write(f"{UNITS_FOLDER}/{unit.name}.jsonl", (line + "\n" for line in lines))
 

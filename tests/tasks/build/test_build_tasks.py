@@ -213,8 +213,10 @@ def test_a_package_that_cannot_be_built_leaves_the_others_alone(
     packages = (broken, tinycalc.model_copy(update={"releases": ()}))
     store = build(write_config(*packages), tmp_path / "tasks", seeded_layers)
     assert {task.provenance.package for task in store.load()} == {"tinycalc"}
-    unit = json.loads((tmp_path / "tasks/funnel.json").read_text())["units"]["mutations-broken"]
+    funnel = json.loads((tmp_path / "tasks/funnel.json").read_text())
+    unit = funnel["units"]["mutations-broken"]
     assert "nowhere" in unit["error"]
+    assert funnel["logs"]["mutations"]["skipped_no_usable_tests"].startswith("mutations-broken: broken: tests = ")
     assert unit["skipped_no_usable_tests"] == 1
     with pytest.raises(TaskError, match="nowhere"):
         build(write_config(broken), tmp_path / "other", seeded_layers)

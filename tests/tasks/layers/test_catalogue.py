@@ -67,6 +67,23 @@ def test_broken_catalogue_is_one_clear_error(tmp_path: Path, text: str, message:
         load_catalogue(path)
 
 
+def test_a_fault_names_its_entry(tmp_path: Path) -> None:
+    path = tmp_path / "catalogue.toml"
+    path.write_text(ENTRY.replace("sources = ", "test = ") + '[[repository]]\nsplit = "train"\n')
+    with pytest.raises(
+        InputError, match=r"package a sources: .*; package a test: .*; repository number 1 name: "
+    ) as caught:
+        load_catalogue(path)
+    assert "http" not in str(caught.value)
+
+
+def test_sources_in_src_need_no_root(tinycalc: Package) -> None:
+    bare = tinycalc.model_copy(update={"root": ""})
+    assert bare.source_paths == tinycalc.source_paths
+    mixed = bare.model_copy(update={"sources": ("src/a.py", "a.py")})
+    assert mixed.source_paths[0] == ""
+
+
 def test_selection_and_digest(tmp_path: Path) -> None:
     path = tmp_path / "catalogue.toml"
     path.write_text(ENTRY + ENTRY.replace('"a"', '"b"'))

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from repairgym.cli.tasks import app
 from repairgym.config.tasks import HistoryConfig, TasksConfig
 from repairgym.errors import InputError
 from repairgym.tasks.build.build_tasks import build, plan
@@ -101,6 +103,28 @@ def test_units_hold_a_part_of_the_candidates_each(made: Any, tmp_path: Path) -> 
     assert [job.name for job in jobs] == ["history-tinycalc"]
     assert isinstance(jobs[0].package, Repository)
     assert jobs[0].package.revision == made.git("rev-parse", "HEAD")
+
+
+def test_a_repository_that_gives_nothing_says_why(made: Any, seeded_layers: LayerStore, tmp_path: Path) -> None:
+    made.git("checkout", "--quiet", "-b", "broken")
+    try:
+        test = (
+            "import missing_here\nfrom tinycalc import clamp\n\n\ndef test_clamp():\n    assert clamp(9, 0, 5) == 5\n"
+        )
+        made.write("tests/test_numbers.py", test)
+        made.write("src/tinycalc/numbers.py", "def clamp(value, low, high):\n    return min(high, max(low, value))\n")
+        commit = made.commit("Fix clamp")
+        config = write_config(tmp_path, entry(made, revision=commit), num_commits=1)
+        store = build(config, tmp_path / "tasks", seeded_layers)
+        funnel = json.loads((store.folder / "funnel.json").read_text())
+        assert funnel["total"]["history"]["no_usable_tests"] == 1
+        printed = CliRunner().invoke(app, ["stats", str(store.folder), "--log", "no_usable_tests"]).output
+        assert printed.startswith(f"history, no_usable_tests: history-tinycalc: {commit[:12]} Fix clamp")
+        assert "missing_here" in printed
+        other = CliRunner().invoke(app, ["stats", str(store.folder), "--log", "survived"])
+        assert "it has those of: no_usable_tests" in str(other.exception)
+    finally:
+        made.git("checkout", "--quiet", "main")
 
 
 def test_without_an_issue_the_cleaned_message_is_the_report(made: Any) -> None:

@@ -196,7 +196,8 @@ def _finished_and_made(config: TasksConfig, store: TaskStore, jobs: list[Job], r
             errors.append(result)
             if _stops_build(result) or len(errors) == len(jobs):
                 raise result
-            result = Unit(job.name, job.key(config), {skip_reason(result): 1}, (), error=str(result))
+            reason = skip_reason(result)
+            result = Unit(job.name, job.key(config), {reason: 1}, (), str(result), {reason: f"{job.name}: {result}"})
         store.save_unit(result)
         yield result
 
@@ -256,14 +257,19 @@ async def _make_unit(job: Job, config: TasksConfig, root: Path) -> Unit:
         tasks, dropped = await with_build_steps(result.tasks, store, backend, config.sandbox.limits)
     finally:
         await backend.close()
-    return Unit(job.name, job.key(config), {**result.funnel, **dropped}, tuple(tasks))
+    logs = {reason: f"{job.name}: {log}" for reason, log in result.logs.items()}
+    return Unit(job.name, job.key(config), {**result.funnel, **dropped}, tuple(tasks), logs=logs)
 
 
 def _funnel(units: list[Unit]) -> dict[str, Any]:
     totals: dict[str, Counter[str]] = {}
-    for unit in units:
-        totals.setdefault(unit.name.split("-")[0], Counter()).update(unit.funnel)
+    logs: dict[str, dict[str, str]] = {}
+    for unit in sorted(units, key=lambda unit: unit.name):
+        source = unit.name.split("-")[0]
+        totals.setdefault(source, Counter()).update(unit.funnel)
+        logs[source] = unit.logs | logs.get(source, {})
     return {
+        "logs": logs,
         "total": {source: dict(counts) for source, counts in totals.items()},
         "units": {unit.name: {**unit.funnel, **({"error": unit.error} if unit.error else {})} for unit in units},
         "splits": dict(Counter(f"{task.source}/{task.split}" for unit in units for task in unit.tasks)),

@@ -23,15 +23,21 @@ from repairgym.tasks.layers.store import LayerStore
 MAX_BYTECODE_BYTES = 64 << 20
 _COLLECT = """
 import os, sys, tarfile
+# As in a run: a plugin that is named and found as well ends pytest.
+os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
 import pytest
 
 sys.dont_write_bytecode = False
 sys.path[:0] = sys.argv[1].split(os.pathsep)
-archive, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+archive, errors, null = os.dup(1), os.dup(2), os.open(os.devnull, os.O_WRONLY)
 os.dup2(null, 1)
 os.dup2(null, 2)
-pytest.main(["-c", os.devnull, "--rootdir", ".", "-p", "no:cacheprovider", "--collect-only", "-q",
-             "--continue-on-collection-errors", *sys.argv[2:]])
+try:
+    pytest.main(["-c", os.devnull, "--rootdir", ".", "-p", "no:cacheprovider", "--collect-only", "-q",
+                 "--continue-on-collection-errors", *sys.argv[2:]])
+except BaseException as error:
+    os.write(errors, repr(error).encode("utf-8", "replace"))
+    raise
 with os.fdopen(archive, "wb") as stream, tarfile.open(fileobj=stream, mode="w|") as tar:
     for folder, _, names in os.walk("."):
         if os.path.basename(folder) == "__pycache__":

@@ -8,7 +8,7 @@ import hashlib
 import tomllib
 from importlib import resources
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import ValidationError, model_validator
 
@@ -37,8 +37,9 @@ class Project(Record):
 
     @property
     def source_paths(self) -> tuple[str, ...]:
-        """Folders of the tree for ``sys.path``."""
-        return (self.root, METADATA_FOLDER)
+        """Folders of the tree for ``sys.path``; sources that are all in ``src`` need no ``root``."""
+        is_in_src = all(pattern.startswith("src/") for pattern in self.sources)
+        return (self.root or ("src" if is_in_src else ""), METADATA_FOLDER)
 
     def source_files(self, tree: Path) -> tuple[str, ...]:
         """Return relative paths of the files that may be broken, sorted; TaskError without any."""
@@ -161,9 +162,24 @@ def load_catalogue(path: Path | None = None) -> Catalogue:
     """Return the catalogue in ``path`` (default: the demo's; see `shipped_path`); InputError for a broken file."""
     source = shipped_path(path) if path else resources.files("repairgym") / "data" / "catalogue.toml"
     try:
-        return Catalogue.model_validate(tomllib.loads(source.read_text(encoding="utf-8")))
-    except (OSError, tomllib.TOMLDecodeError, ValidationError) as error:
+        entries = tomllib.loads(source.read_text(encoding="utf-8"))
+        return Catalogue.model_validate(entries)
+    except ValidationError as error:
+        raise InputError(f"catalogue {source} cannot be used: {_explain(error, entries)}") from error
+    except (OSError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"catalogue {source} cannot be used: {error}") from error
+
+
+def _explain(error: ValidationError, entries: dict[str, Any]) -> str:
+    """Return each fault with the name of its entry."""
+    faults: list[str] = []
+    for fault in error.errors(include_url=False, include_input=False):
+        kind, *place = fault["loc"] or ("catalogue",)
+        listed = entries.get(str(kind))
+        if place and isinstance(listed, list) and isinstance(listed[int(place[0])], dict):
+            place = [listed[int(place[0])].get("name", f"number {int(place[0]) + 1}"), *place[1:]]
+        faults.append(f"{' '.join(map(str, [kind, *place]))}: {fault['msg']}")
+    return "; ".join(faults)
 
 
 def catalogue_digest(packages: tuple[Project, ...]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from repairgym.config.tasks import TasksConfig
 from repairgym.records import Environment, Task, TestRequest
@@ -20,6 +20,9 @@ from repairgym.tasks.layers.bytecode import tree_with_bytecode
 from repairgym.tasks.layers.catalogue import Package, Project
 from repairgym.tasks.layers.environments import build_environment, read_lock
 from repairgym.tasks.layers.store import LayerStore
+
+MAX_LOG_CHARS = 4000
+"""Length of a kept log; its end says most."""
 
 
 @dataclass(frozen=True)
@@ -68,18 +71,32 @@ class BuildContext:
         )
 
 
+class Drop(NamedTuple):
+    """A candidate that became no task."""
+
+    reason: str
+    """Row of the funnel."""
+    log: str = ""
+    """Text that says why, for the first one of a row."""
+
+
 @dataclass
 class SourceResult:
     """Tasks of one package, and counts of dropped candidates."""
 
     tasks: list[Task] = field(default_factory=list)
     funnel: Counter[str] = field(default_factory=Counter)
+    logs: dict[str, str] = field(default_factory=dict)
+    """Row of the funnel -> log of the first drop that it counts."""
 
-    def add(self, outcome: Task | str) -> None:
+    def add(self, outcome: Task | Drop) -> None:
         """Keep a task, or count the reason of a drop."""
-        self.funnel["kept" if isinstance(outcome, Task) else outcome] += 1
         if isinstance(outcome, Task):
+            self.funnel["kept"] += 1
             self.tasks.append(outcome)
+        else:
+            self.funnel[outcome.reason] += 1
+            self.logs.setdefault(outcome.reason, outcome.log[-MAX_LOG_CHARS:])
 
 
 ProjectT = TypeVar("ProjectT", bound=Project, contravariant=True)

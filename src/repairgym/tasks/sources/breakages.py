@@ -22,7 +22,7 @@ from repairgym.tasks.build.wheel_check import BUILD_TEST, EXPECTED_FILE, check_t
 from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.layers.store import tree_with_files
 from repairgym.tasks.mutation.settings_operators import SETTINGS_FILES, SettingsEdit, find_edits
-from repairgym.tasks.sources.base import BuildContext, SourceResult, shuffled_turns
+from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult, shuffled_turns
 from repairgym.tasks.sources.build_checks import build_request, build_task
 from repairgym.tasks.sources.dependencies import aged_task
 
@@ -95,17 +95,17 @@ class BreakageRun:
                     families[edit.operator].append(edit)
         return shuffled_turns(families, random.Random(self.context.seed(self.package)))
 
-    async def try_edit(self, edit: SettingsEdit) -> Task | str:
+    async def try_edit(self, edit: SettingsEdit) -> Task | Drop:
         """Return the task of an edit, or the reason of its drop."""
         files: dict[str, str | None] = {edit.path: edit.text}
         broken = self.spec.model_copy(update={"files": files})
         request = build_request(self.package, self.context, BUILD_TEST)
         first = await run_fresh(self.context.backend, broken, request)
         if first.is_timed_out:
-            return "timed_out"
+            return Drop("timed_out", f"{edit.recipe}\n{first.output_tail}")
         test_ids = tuple(test_id for test_id in first.results if "::" in test_id)
         if first.passes(test_ids):
-            return "survived"
+            return Drop("survived", f"{edit.recipe}\n{first.output_tail}")
         num_runs = self.context.config.num_certificate_runs
         empty = [first, *await run_times(self.context.backend, broken, request, num_runs - 1)]
         if not self.gold_runs:
@@ -113,11 +113,11 @@ class BreakageRun:
         evidence = Evidence(empty, self.gold_runs)
         failing, passing, _ = evidence.split_tests(test_ids)
         if not failing:
-            return "unstable"
+            return Drop("unstable", f"{edit.recipe}\n{self.gold_runs[0].output_tail}")
         try:
             return self._assemble(edit, evidence, failing, passing)
-        except TaskError:
-            return "test_not_cuttable"
+        except TaskError as error:
+            return Drop("test_not_cuttable", str(error))
 
     def _assemble(
         self, edit: SettingsEdit, evidence: Evidence, failing: tuple[str, ...], passing: tuple[str, ...]

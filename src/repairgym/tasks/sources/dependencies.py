@@ -34,7 +34,7 @@ from repairgym.tasks.layers.environments import (
 from repairgym.tasks.layers.package_index import PackageIndex
 from repairgym.tasks.layers.requirement_pins import Place, bound_edit, build_requirements, runtime_requirements
 from repairgym.tasks.layers.store import tree_with_files
-from repairgym.tasks.sources.base import BuildContext
+from repairgym.tasks.sources.base import BuildContext, Drop
 from repairgym.tasks.sources.build_checks import WHEEL_TEST, build_request, build_task
 from repairgym.tasks.sources.version_search import (
     Bound,
@@ -52,27 +52,27 @@ _PART = re.compile(r"^([A-Za-z0-9][\w.-]*)==([^\s;\\]+)[^\n]*\n(?:[ \t]+[^\n]*\n
 _LISTED = {"build": build_requirements, "runtime": runtime_requirements}
 
 
-async def aged_task(package: Package, version: str, context: BuildContext, funnel: Counter[str]) -> Task | str:
+async def aged_task(package: Package, version: str, context: BuildContext, funnel: Counter[str]) -> Task | Drop:
     """Return the task of an older release with today's dependencies, or the reason of its drop.
 
     ``funnel`` gets the number of runs that the search took.
     """
     try:
         release = AgedRelease.set_up(package, version, context)
-    except PackageNotFoundError:
-        return "not_lockable"
+    except PackageNotFoundError as error:
+        return Drop("not_lockable", f"{version}: {error}")
     first = await release.run({}, release.newest_lock)
     if first.is_timed_out:
-        return "timed_out"
+        return Drop("timed_out", f"{version}\n{first.output_tail}")
     broken = _failures(first)
     if not broken:
-        return "holds_with_newest"
+        return Drop("holds_with_newest", version)
     if not release.has_list("build" if WHEEL_TEST in broken else "runtime"):
-        return "no_list_of_requirements"
+        return Drop("no_list_of_requirements", version)
     search = VersionSearch(release, broken, context.config.breakages)
     try:
         repair = await search.find()
-        return await release.prove(repair) if repair else "no_versions_repair"
+        return await release.prove(repair) if repair else Drop("no_versions_repair", f"{version}\n{first.output_tail}")
     finally:
         funnel["search_runs"] += search.num_runs
         release.discard_tried()
@@ -183,26 +183,26 @@ class AgedRelease:
     def _request(self) -> TestRequest:
         return build_request(self.package, self.context, DEPENDENCY_TEST)
 
-    async def prove(self, repair: Mapping[Pin, Bound]) -> Task | str:
+    async def prove(self, repair: Mapping[Pin, Bound]) -> Task | Drop:
         """Return the task with the gold patch ``repair``, or the reason of its drop."""
         lock = self._lock_with(self.older_versions({pin: bound.good for pin, bound in repair.items()}))
         gold = bound_edits(self.spec.tree, {pin: f"<{bound.bad}" for pin, bound in repair.items()})
         if gold is None:
-            return "no_list_of_requirements"
+            return Drop("no_list_of_requirements", self.version)
         environment, folder = build_environment(self.context.store, lock)
         self.tried.discard(environment.digest)
         evidence = await self._evidence(folder, gold)
         first, repaired = evidence.empty[0], evidence.gold[0]
         if _failures(repaired).keys() - _failures(first).keys():
-            return "bound_breaks_others"
+            return Drop("bound_breaks_others", f"{self.version}\n{repaired.output_tail}")
         failing, passing, _ = evidence.split_tests(i for i in first.results if "::" in i)
         if not failing:
-            return "bound_does_not_repair"
+            return Drop("bound_does_not_repair", f"{self.version}\n{repaired.output_tail}")
         try:
             recipe = bounds_recipe({pin: (bound.bad, self.newest[pin.name]) for pin, bound in repair.items()})
             return self._assemble(recipe, repair, gold, environment, evidence, failing, passing)
-        except TaskError:
-            return "test_not_cuttable"
+        except TaskError as error:
+            return Drop("test_not_cuttable", str(error))
 
     async def _evidence(self, folder: Path, gold: Files) -> Evidence:
         """Run the whole check without ``gold`` and with it; only once each if that already shows no repair."""

@@ -29,7 +29,7 @@ from repairgym.tasks.layers.catalogue import Repository
 from repairgym.tasks.layers.environments import resolve_lock
 from repairgym.tasks.layers.metadata import license_of, read_settings
 from repairgym.tasks.layers.repositories import Commit, GitRepository, UnsupportedTreeError, commit_tree
-from repairgym.tasks.sources.base import BuildContext, SourceResult
+from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult
 from repairgym.tasks.sources.changelog import clean_entry
 from repairgym.tasks.sources.fixes import Fix, changes_code, find_hunks
 from repairgym.tasks.sources.pairs import BROKEN, Origin, Pair, texts_of
@@ -208,27 +208,34 @@ class CommitMiner:
     clone: GitRepository
     issues: dict[str, str]
 
-    async def make_task(self, candidate: Candidate) -> Task | str:
-        """Return the task of a commit, or the reason of its drop."""
+    async def make_task(self, candidate: Candidate) -> Task | Drop:
+        """Return the task of a commit, or the reason of its drop; the log begins with the commit."""
+        outcome = await self._try_commit(candidate)
+        if isinstance(outcome, Task):
+            return outcome
+        head = f"{candidate.commit.id[:12]} {candidate.commit.message.partition(chr(10))[0]}"
+        return Drop(outcome.reason, f"{head}\n{outcome.log}".strip())
+
+    async def _try_commit(self, candidate: Candidate) -> Task | Drop:
         try:
             pinned = self._pin(candidate)
             fix = pinned.fix
             if not any(changes_code(fix.newer, fix.older, hunk) for hunk in fix.hunks):
-                return "only_comments"
+                return Drop("only_comments")
             if fix.num_lines > self.context.config.history.max_lines:
-                return "too_many_lines"
-            if not await self._is_noticed(pinned):
-                return "no_fixed_tests"
+                return Drop("too_many_lines", f"{fix.num_lines} lines; history.max_lines bounds them")
+            if unnoticed := await self._unnoticed_log(pinned):
+                return Drop("no_fixed_tests", unnoticed)
             pair = await Pair.set_up(pinned.origin, self.context, pinned.spec, pinned.test_files, fix.older)
         except UnsupportedTreeError as error:
-            return error.reason
-        except PackageNotFoundError:
-            return "not_lockable"
-        except TaskError:
-            return "no_usable_tests"
+            return Drop(error.reason, str(error))
+        except PackageNotFoundError as error:
+            return Drop("not_lockable", str(error))
+        except TaskError as error:
+            return Drop("no_usable_tests", str(error))
         stable, _, fixed = await pair.sort_tests()
         if not fixed:
-            return "no_fixed_tests"
+            return Drop("no_fixed_tests", "no test that passes with the commit fails without it in every run")
 
         def write_issue(fix: Fix, failing: tuple[str, ...]) -> tuple[str, str]:
             return commit_issue(self.repository, self.clone, candidate, fix, self.issues)
@@ -268,12 +275,20 @@ class CommitMiner:
         changed = tuple(path for path in test_files if path in candidate.tests)
         return _PinnedCommit(origin, spec, Fix(tuple(find_hunks(older, newer)), older, newer), test_files, changed)
 
-    async def _is_noticed(self, pinned: _PinnedCommit) -> bool:
-        """Return True if a changed test file fails on the older sources: one run that excludes most commits."""
+    async def _unnoticed_log(self, pinned: _PinnedCommit) -> str:
+        """Return the log of the changed test files on the older sources if none fails; empty otherwise.
+
+        One run that excludes most commits.
+        """
         spec = pinned.spec.model_copy(update={"files": pinned.fix.broken_files})
         request = self.context.request(self.repository, pinned.changed_tests, self.context.config.suite_timeout_s)
         run = await run_fresh(self.context.backend, spec, request)
-        return not run.results or any(result.outcome in BROKEN for result in run.results.values())
+        is_noticed = not run.results or any(result.outcome in BROKEN for result in run.results.values())
+        return (
+            ""
+            if is_noticed
+            else f"passes without the commit, too: {', '.join(pinned.changed_tests)}\n{run.output_tail}"
+        )
 
     def _test_files(self, candidate: Candidate, tree: Path) -> tuple[str, ...]:
         """Return the changed test files, then others up to the bound."""

@@ -27,7 +27,7 @@ from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.layers.store import tree_digest
 from repairgym.tasks.mutation.free_operators import find_free_sites
 from repairgym.tasks.mutation.operators import FunctionSpan, Mutation, Site, apply, find_functions, find_sites
-from repairgym.tasks.sources.base import BuildContext, SourceResult, shuffled_turns
+from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult, shuffled_turns
 
 _ODD_LINE_ENDS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 """Characters on which Python's ``splitlines`` and the parser disagree about line numbers."""
@@ -120,23 +120,23 @@ async def make_mutations(package: Package, context: BuildContext) -> SourceResul
     """Make `mutations` tasks (see `TaskSource`)."""
     mutation_run = await MutationRun.set_up(package, context)
     targets = mutation_run.targets()
-    funnel = Counter(functions=len(targets))
+    result = SourceResult(funnel=Counter(functions=len(targets)))
     accepted: list[MutantEvidence] = []
     num_accepted: Counter[Target] = Counter()
     queue = mutation_run.candidates(targets, num_accepted)
     async with aclosing(ordered_map(mutation_run.try_mutant, queue, context.config.num_concurrent)) as tried:
         async for (target, _), outcome in tried:
-            funnel["mutants_run"] += 1
-            if isinstance(outcome, str):
-                funnel[outcome] += 1
+            result.funnel["mutants_run"] += 1
+            if isinstance(outcome, Drop):
+                result.add(outcome)
                 continue
             num_accepted[target] += 1
             accepted.append(outcome)
             if len(accepted) >= context.quota:
                 break
-    outcomes = await mutation_run.certify(accepted)
-    funnel.update("kept" if isinstance(outcome, Task) else outcome for outcome in outcomes)
-    return SourceResult([outcome for outcome in outcomes if isinstance(outcome, Task)], funnel)
+    for made in await mutation_run.certify(accepted):
+        result.add(made)
+    return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,23 +214,24 @@ class MutationRun:
                 else:
                     del queues[target]
 
-    async def try_mutant(self, candidate: tuple[Target, Mutant]) -> MutantEvidence | str:
+    async def try_mutant(self, candidate: tuple[Target, Mutant]) -> MutantEvidence | Drop:
         """Return the evidence that a mutant is a bug, or the reason of its drop."""
         target, mutant = candidate
         request = self._request(target.test_ids)
         spec = self.spec.model_copy(update={"files": {mutant.function.path: mutant.text}})
         first = await run_fresh(self.context.backend, spec, request)
         if reason := _drop_reason(first, target.test_ids):
-            return reason
+            log = f"{mutant.function.path} {mutant.function.span.qualified_name} {mutant.recipe}\n{first.output_tail}"
+            return Drop(reason, log)
         gold = await self._gold_run(target)
         failing, _, _ = Evidence([first], [gold]).split_tests(target.test_ids)
         if len(functions_of(failing)) < MIN_FAILING_FUNCTIONS:
-            return "unstable"
+            return Drop("unstable", gold.output_tail)
         again = self.context.config.num_certificate_runs - 1
         empty = [first, *await run_times(self.context.backend, spec, request, again)]
         return MutantEvidence(target, mutant, empty, gold)
 
-    async def certify(self, accepted: list[MutantEvidence]) -> list[Task | str]:
+    async def certify(self, accepted: list[MutantEvidence]) -> list[Task | Drop]:
         """Return the task of each mutant, or the reason of its drop; make the shared gold runs.
 
         They are cold: a new interpreter reveals ids and outcomes that depend on addresses (the hash of None).
@@ -243,14 +244,14 @@ class MutationRun:
         shared = await run_times(self.context.backend, self.spec, cold, config.num_certificate_runs - 1)
         return [self._task(detected, Evidence(detected.empty, [detected.gold, *shared])) for detected in accepted]
 
-    def _task(self, detected: MutantEvidence, evidence: Evidence) -> Task | str:
+    def _task(self, detected: MutantEvidence, evidence: Evidence) -> Task | Drop:
         failing, passing, _ = evidence.split_tests(detected.target.test_ids)
         if len(functions_of(failing)) < MIN_FAILING_FUNCTIONS:
-            return "unstable"
+            return Drop("unstable", evidence.gold[-1].output_tail)
         try:
             return self._assemble(detected.mutant, evidence, failing, passing)
-        except TaskError:
-            return "test_not_cuttable"
+        except TaskError as error:
+            return Drop("test_not_cuttable", str(error))
 
     async def _gold_run(self, target: Target) -> TestRun:
         async with self.gold_lock:

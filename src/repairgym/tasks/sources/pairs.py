@@ -21,7 +21,7 @@ from repairgym.tasks.build.assembly import Bug, assemble, choose_visible, read_t
 from repairgym.tasks.build.test_files import SuiteMap, file_of, first_lines, function_id, functions_of, trace_suite
 from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
 from repairgym.tasks.layers.catalogue import Project
-from repairgym.tasks.sources.base import BuildContext
+from repairgym.tasks.sources.base import BuildContext, Drop
 from repairgym.tasks.sources.fixes import Fix, Texts
 
 BROKEN = (TestOutcome.FAILED, TestOutcome.ERROR, TestOutcome.MISSING)
@@ -117,28 +117,29 @@ class Pair:
 
     async def make_task(
         self, fix: Fix, stable: tuple[str, ...], fixed: tuple[str, ...], write_issue: IssueWriter
-    ) -> Task | str:
+    ) -> Task | Drop:
         """Return the task of a fix, or the reason of its drop."""
         whole = await self.run_without(fix, stable)
         failing = self.broken_of(whole, stable)
         if whole.is_timed_out:
-            return "timed_out"
+            return Drop("timed_out", whole.output_tail)
         if any(whole.outcome(test_id) is TestOutcome.MISSING for test_id in failing):
-            return "not_collected"
+            return Drop("not_collected", whole.output_tail)
         if not failing or not set(failing) <= set(fixed):
-            return "entangled"
+            others = sorted(set(failing) - set(fixed))
+            return Drop("entangled", f"without it fail, too: {', '.join(others) or 'no tests'}\n{whole.output_tail}")
         broken = set(failing)
         neighbours = self._neighbours(fix, tuple(i for i in stable if i not in broken), failing)
         evidence = await self._prove(fix, failing + neighbours)
         fail_to_pass, pass_to_pass, _ = evidence.split_tests(failing + neighbours)
         if not fail_to_pass:
-            return "unstable"
+            return Drop("unstable", evidence.gold[0].output_tail)
         if not set(fail_to_pass) <= set(fixed):
-            return "entangled"
+            return Drop("entangled", f"fail only now and then: {', '.join(sorted(set(fail_to_pass) - set(fixed)))}")
         try:
             return self._assemble(fix, evidence, fail_to_pass, pass_to_pass, write_issue)
-        except TaskError:
-            return "test_not_cuttable"
+        except TaskError as error:
+            return Drop("test_not_cuttable", str(error))
 
     async def _prove(self, fix: Fix, test_ids: tuple[str, ...]) -> Evidence:
         config = self.context.config
