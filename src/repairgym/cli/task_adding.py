@@ -6,6 +6,7 @@ import asyncio
 import shlex
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,7 @@ from repairgym.records import Split
 
 if TYPE_CHECKING:
     from repairgym.tasks.adding.adding import Added, Adder
+    from repairgym.tasks.adding.suite import Resolver
 
 
 DEFAULT_PAIRS = 8
@@ -51,6 +53,7 @@ def add(
     """
     from repairgym.tasks.adding.adding import looks_like_repository
     from repairgym.tasks.adding.entry import check_is_new
+    from repairgym.tasks.layers.environments import lock_name, resolve_lock
 
     is_repository = is_repository or looks_like_repository(source)
     if is_repository and num_pairs is not None:
@@ -65,7 +68,12 @@ def add(
             return adder.repository(source, name, subdirectory)
         return adder.package(source, DEFAULT_PAIRS if num_pairs is None else num_pairs)
 
-    added = _find(call, source, split)
+    def resolve(requirements: tuple[str, ...]) -> str:
+        # A lock that other entries use already stays as it is.
+        path = locks / lock_name(requirements)
+        return path.read_text(encoding="utf-8") if path.is_file() else resolve_lock(requirements)
+
+    added = _find(call, source, split, resolve)
     is_written = not dry_run and (is_confirmed or _is_agreed(added, is_json))
     if is_written:
         added.write(catalogue, locks)
@@ -75,7 +83,7 @@ def add(
         _print(added, catalogue, locks, is_written)
 
 
-def _find(call: Callable[[Adder], Awaitable[Added]], source: str, split: Split) -> Added:
+def _find(call: Callable[[Adder], Awaitable[Added]], source: str, split: Split, resolve: Resolver) -> Added:
     """Return what ``call`` finds; each step is printed before it starts."""
     from repairgym.sandbox.probe import create_backend
     from repairgym.tasks.adding.adding import Adder
@@ -84,8 +92,9 @@ def _find(call: Callable[[Adder], Awaitable[Added]], source: str, split: Split) 
     async def run(progress: ProgressDisplay) -> Added:
         backend = create_backend(SandboxConfig())
         command = f"repairgym tasks add {shlex.quote(source)}"
+        say = partial(progress, source, 0, 0)
         try:
-            return await call(Adder(LayerStore(), backend, split, command, lambda text: progress(source, 0, 0, text)))
+            return await call(Adder(LayerStore(), backend, split, command, say, resolve=resolve))
         finally:
             await backend.close()
 

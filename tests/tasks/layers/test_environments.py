@@ -139,3 +139,10 @@ def test_no_setting_gives_a_sandbox_a_network():
     fields = {*SandboxSpec.model_fields, *SandboxConfig.model_fields, *SandboxLimits.model_fields}
     assert not [name for name in fields if "net" in name or "index" in name]
     assert GUEST_ENVIRONMENT["PIP_NO_INDEX"] == GUEST_ENVIRONMENT["UV_OFFLINE"] == "1"
+
+
+def test_the_name_of_a_lock_is_one_that_files_can_have() -> None:
+    many = tuple(f"some-requirement-{number}" for number in range(40))
+    assert len(lock_name(many)) < 255
+    assert lock_name(many) != lock_name(many[:-1])
+    assert lock_name(("b<2", "a")) == "pytest+a+b-2.txt"

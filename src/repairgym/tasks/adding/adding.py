@@ -6,9 +6,7 @@ kept in the layer store, so that an interrupted command continues there; a guess
 """
 
 import re
-from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +15,7 @@ from repairgym.errors import TaskError
 from repairgym.records import Record, Split
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.tasks.adding.entry import add_entry, render_entry
-from repairgym.tasks.adding.layout import find_layout
+from repairgym.tasks.adding.layout import Layout, find_layout
 from repairgym.tasks.adding.release_pairs import choose_release, find_pairs
 from repairgym.tasks.adding.suite import Resolver, Suite, SuiteMaker
 from repairgym.tasks.adding.trial import Say
@@ -103,21 +101,18 @@ class Adder:
         maker = SuiteMaker(chosen.tree, name, chosen.layout, self.store, self.backend, self.say, self.resolve)
         suite = await maker.make(sorted(pairs.changed_tests))
         versions = {chosen.sdist.version, *(version for pair in pairs.pairs for version in pair)}
-        fields = self._fields(name, chosen.layout.sources, chosen.layout.tests, chosen.layout.root, suite)
         package = Package(
-            **fields,
+            **self._fields(name, chosen.layout, suite),
             version=chosen.sdist.version,
             releases=tuple(pairs.pairs),
             sdists={sdist.version: sdist.sha256 for sdist in reversed(sdists) if sdist.version in versions},
         )
-        newest = sdists[0].version
         comments = self._comments(suite, chosen.layout.reasons)
-        comments["version"] = "the newest release" + (
-            "" if newest == package.version else f" with tests; {newest} is newer"
-        )
+        is_newest = package.version == sdists[0].version
+        comments["version"] = "the newest release" + ("" if is_newest else " with tests")
         comments["releases"] = f"of {pairs.num_compared} adjacent pairs, those whose sources and tests both changed"
         problems = (*chosen.problems, *pairs.problems, *suite.problems)
-        return self._added(package, "package", package.version, suite, comments, problems, num_pairs=len(pairs.pairs))
+        return self._added(package, suite, comments, problems, num_pairs=len(pairs.pairs))
 
     async def repository(self, url: str, name: str, subdirectory: str) -> Added:
         """Return the newest commit of ``url`` as an entry for `history` and `mutations`.
@@ -136,28 +131,25 @@ class Adder:
         if not layout.tests:
             raise TaskError(f"{name}: no file of {commit[:12]} looks like a test; name its folder with --subdirectory")
         suite = await SuiteMaker(tree, name, layout, self.store, self.backend, self.say, self.resolve).make()
-        fields = self._fields(name, layout.sources, layout.tests, layout.root, suite)
+        # A build may start in another folder.
+        url = str(Path(url).resolve()) if Path(url).exists() else url
+        fields = self._fields(name, layout, suite)
         repository = Repository(**fields, url=url, revision=commit, subdirectory=subdirectory)
         self.say("counts the commits that can be bug fixes")
         candidates, dropped = find_candidates(repository, clone, HistoryConfig())
         comments = self._comments(suite, layout.reasons)
-        comments["revision"] = (
-            f"the newest commit on {datetime.now(UTC):%Y-%m-%d}; {len(candidates)} earlier ones may be fixes"
-        )
-        return self._added(
-            repository, "repository", commit, suite, comments, tuple(suite.problems),
-            num_candidates=len(candidates), dropped=dict(_reasons(dropped)),
-        )  # fmt: skip
+        comments["revision"] = f"the newest commit; {len(candidates)} commits may be fixes"
+        del dropped["commits"]
+        counts = {"num_candidates": len(candidates), "dropped": dict(dropped)}
+        return self._added(repository, suite, comments, tuple(suite.problems), **counts)
 
-    def _fields(
-        self, name: str, sources: tuple[str, ...], tests: tuple[str, ...], root: str, suite: Suite
-    ) -> dict[str, Any]:
+    def _fields(self, name: str, layout: Layout, suite: Suite) -> dict[str, Any]:
         return {
             "name": name,
             "split": self.split,
-            "root": root,
-            "sources": sources,
-            "tests": tests,
+            "root": layout.root,
+            "sources": layout.sources,
+            "tests": layout.tests,
             "excluded": tuple(trial.path for trial in suite.trials if trial.excluded),
             "requirements": suite.requirements,
             "plugins": suite.plugins,
@@ -179,40 +171,29 @@ class Adder:
     def _added(
         self,
         project: Package | Repository,
-        kind: str,
-        version: str,
         suite: Suite,
         comments: dict[str, str],
         problems: tuple[str, ...],
-        num_pairs: int = 0,
-        num_candidates: int = 0,
-        dropped: dict[str, int] | None = None,
+        **counts: Any,
     ) -> Added:
         """Return the record of ``project``, with its entry as text."""
-        passed, failed = suite.num_passed, suite.num_failed
         return Added(
             name=project.name,
-            kind=kind,
-            version=version,
-            is_suite_running=passed >= max(MIN_TESTS, failed),
-            num_passed=passed,
-            num_failed=failed,
+            kind="package" if isinstance(project, Package) else "repository",
+            version=project.version if isinstance(project, Package) else project.revision,
+            is_suite_running=suite.num_passed >= max(MIN_TESTS, suite.num_failed),
+            num_passed=suite.num_passed,
+            num_failed=suite.num_failed,
             num_files=len(suite.trials),
             num_files_kept=len(suite.kept),
-            num_pairs=num_pairs,
-            num_candidates=num_candidates,
-            dropped=dropped or {},
             requirements=suite.requirements,
             plugins=suite.plugins,
             problems=problems,
             entry=render_entry(project, comments, problems, self.command),
             lock=suite.lock,
             lock_name=lock_name(suite.requirements),
+            **counts,
         )
-
-
-def _reasons(funnel: Counter[str]) -> Counter[str]:
-    return Counter({name: count for name, count in funnel.items() if name != "commits"})
 
 
 def _project_name(clone: GitRepository, commit: str, url: str) -> str:

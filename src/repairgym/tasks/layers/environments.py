@@ -40,13 +40,18 @@ RUNNER_PACKAGES = ("pytest", "pluggy", "iniconfig", "pygments")
 OLDEST_PYTHON = "3.11"
 """Locks hold for this version of Python and every later one."""
 UV_TIMEOUT_S = 600.0
+MAX_LOCK_NAME_CHARS = 200
+"""File systems allow 255 bytes; the rest of a longer name is a digest."""
 WHEELHOUSE_HEAD = "# wheelhouse: each of these in a folder of its own\n"
 
 
 def lock_name(requirements: tuple[str, ...]) -> str:
     """Return the file name of the lock of ``requirements`` (beyond pytest)."""
     parts = [re.sub(r"[^A-Za-z0-9.]+", "-", requirement).strip("-") for requirement in sorted(requirements)]
-    return "+".join(["pytest", *parts]) + ".txt"
+    name = "+".join(["pytest", *parts])
+    if len(name) > MAX_LOCK_NAME_CHARS:
+        name = f"{name[:MAX_LOCK_NAME_CHARS]}+{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+    return f"{name}.txt"
 
 
 def shipped_locks_folder() -> Path:
