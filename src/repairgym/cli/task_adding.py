@@ -20,7 +20,6 @@ from repairgym.records import Split
 
 if TYPE_CHECKING:
     from repairgym.tasks.adding.adding import Added, Adder
-    from repairgym.tasks.adding.suite import Resolver
 
 
 DEFAULT_PAIRS = 8
@@ -53,7 +52,6 @@ def add(
     """
     from repairgym.tasks.adding.adding import looks_like_repository
     from repairgym.tasks.adding.entry import check_is_new
-    from repairgym.tasks.layers.environments import lock_name, resolve_lock
 
     is_repository = is_repository or looks_like_repository(source)
     if is_repository and num_pairs is not None:
@@ -68,12 +66,7 @@ def add(
             return adder.repository(source, name, subdirectory)
         return adder.package(source, DEFAULT_PAIRS if num_pairs is None else num_pairs)
 
-    def resolve(requirements: tuple[str, ...]) -> str:
-        # A lock that other entries use already stays as it is.
-        path = locks / lock_name(requirements)
-        return path.read_text(encoding="utf-8") if path.is_file() else resolve_lock(requirements)
-
-    added = _find(call, source, split, resolve)
+    added = _find(call, source, split, locks)
     is_written = not dry_run and (is_confirmed or _is_agreed(added, is_json))
     if is_written:
         added.write(catalogue, locks)
@@ -83,11 +76,17 @@ def add(
         _print(added, catalogue, locks, is_written)
 
 
-def _find(call: Callable[[Adder], Awaitable[Added]], source: str, split: Split, resolve: Resolver) -> Added:
+def _find(call: Callable[[Adder], Awaitable[Added]], source: str, split: Split, locks: Path) -> Added:
     """Return what ``call`` finds; each step is printed before it starts."""
     from repairgym.sandbox.probe import create_backend
     from repairgym.tasks.adding.adding import Adder
+    from repairgym.tasks.layers.environments import lock_name, resolve_lock
     from repairgym.tasks.layers.store import LayerStore
+
+    def resolve(requirements: tuple[str, ...]) -> str:
+        # A lock that other entries use already stays as it is.
+        path = locks / lock_name(requirements)
+        return path.read_text(encoding="utf-8") if path.is_file() else resolve_lock(requirements)
 
     async def run(progress: ProgressDisplay) -> Added:
         backend = create_backend(SandboxConfig())
