@@ -104,10 +104,22 @@ def copied(text, *edits, seed=0):
     [
         "for error in (KeyError, KeyboardInterrupt):\n        with raises(error):\n            f(error)",
         "os.environ['A'] = f()",
+        "m.LIMIT = 3",
+        "m.TABLE['a'] = 1",
+        "del m.TABLE['a']",
+        "m.names.append('a')",
+        "i18n.activate('fr')",
     ],
 )
 def test_a_test_that_could_end_the_run_or_leave_something_behind_is_not_plain(body):
     assert not layout_of(f"def test_a():\n    {body}\n    assert f()\n").plain
+
+
+@pytest.mark.parametrize(
+    "body", ["made = m.A()\n    made.size = 3\n    made.names.append('a')", "m.address('a')", "m.check()"]
+)
+def test_changes_of_what_a_test_made_stay_plain(body):
+    assert layout_of(f"def test_a():\n    {body}\n    assert f()\n").plain
 
 
 def test_a_copy_has_its_name_and_at_most_three_rows():

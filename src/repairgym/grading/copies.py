@@ -24,6 +24,11 @@ _MAY_SKIP = re.compile(r"skip|xfail|expectedFailure|requires|platform")
 _MAY_TAKE_LONG = re.compile(r"sleep|thread|process|timeout|socket|slow|bench|large|huge|stress|random|[1-9]\d{3}|\*\*")
 _CHANGES_STATE = re.compile(r"sys\.modules|environ\b|register|(?<!\.)setattr|reload|chdir|setlocale")
 """Words of tests that may leave something behind: a copy before the test could make it fail."""
+_CHANGING_METHOD = re.compile(
+    r"(add|append|clear|discard|extend|insert|pop|remove|reset|set|setdefault|sort|update|(de)?activate|enable|disable|"
+    r"(un)?install|(un)?patch|configure)(_|$)"
+)
+"""Methods that change their object when nobody takes their result."""
 _MAY_END_THE_RUN = re.compile(r"KeyboardInterrupt|SystemExit|GeneratorExit|BaseException|\bexit\(")
 """Words of tests that leave a runner when they fail: it would not run the tests after them."""
 _DEFAULT_WORDS = ("value", "empty", "case")
@@ -152,7 +157,7 @@ def _is_plain(node: ast.FunctionDef, is_always_run: bool) -> bool:
     unfit = (ast.Return, ast.Yield, ast.YieldFrom, ast.Global, ast.Await)
     local = {part.id for part in own if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
     local |= {argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)}
-    return not any(isinstance(part, unfit) or _is_hidden(part, local) for part in own)
+    return not any(isinstance(part, unfit) or _is_hidden(part, local) or _is_left(part, local) for part in own)
 
 
 def _own_parts(node: ast.AST) -> Iterator[ast.AST]:
@@ -179,10 +184,27 @@ def _is_hidden(node: ast.AST, local: Set[str]) -> bool:
     """
     if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.endswith("__"):
         return False
-    root = node.value
-    while isinstance(root, ast.Attribute | ast.Call | ast.Subscript):
-        root = root.func if isinstance(root, ast.Call) else root.value
-    return not (isinstance(root, ast.Name) and root.id in local)
+    return not _is_of(node.value, local)
+
+
+def _is_left(node: ast.AST, local: Set[str]) -> bool:
+    """Return True for a change of an object from outside of the test: a wrong copy fails before it is taken back."""
+    match node:
+        case (
+            ast.Attribute(value=root, ctx=ast.Store() | ast.Del())
+            | ast.Subscript(value=root, ctx=ast.Store() | ast.Del())
+        ):
+            return not _is_of(root, local)
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=method, value=root))):
+            return bool(_CHANGING_METHOD.match(method)) and not _is_of(root, local)
+    return False
+
+
+def _is_of(node: ast.expr, local: Set[str]) -> bool:
+    """Return True for a part of an object that a name of ``local`` holds."""
+    while isinstance(node, ast.Attribute | ast.Call | ast.Subscript):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return isinstance(node, ast.Name) and node.id in local
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------
