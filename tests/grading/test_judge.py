@@ -147,6 +147,15 @@ def test_a_judge_is_a_folder_or_a_server():
         JudgeConfig(model="m", endpoint=EndpointConfig(base_url="http://127.0.0.1/v1", model="j"))
 
 
+@pytest.mark.parametrize("bound", [{"timeout_s": 5.0}, {"max_len_tokens": 4096}])
+def test_bounds_of_the_embedded_engine_are_rejected_for_a_server(bound):
+    served = EndpointConfig(base_url="http://127.0.0.1/v1", model="j")
+    with pytest.raises(ValueError, match=rf"{next(iter(bound))} bound the embedded engine.*endpoint.timeout_s"):
+        JudgeConfig(endpoint=served, **bound)
+    assert JudgeConfig(model="m", **bound)
+    assert JudgeConfig(**JudgeConfig(endpoint=served).model_dump())
+
+
 # --- the question --------------------------------------------------------------------------------------------------
 
 PATCH = "--- a/m.py\n+++ b/m.py\n@@ -1 +1 @@\n-a\n+b\n"

@@ -219,6 +219,13 @@ class JudgeConfig(Record):
     def _is_one_judge(self) -> Self:
         if self.model and self.endpoint.base_url:
             raise ValueError(f"model={self.model!r} and endpoint.base_url={self.endpoint.base_url!r}; set one of them")
+        fields = type(self).model_fields
+        idle = [name for name in ("timeout_s", "max_len_tokens") if getattr(self, name) != fields[name].default]
+        if self.endpoint.base_url and idle:
+            raise ValueError(
+                f"{' and '.join(idle)} bound the embedded engine, got a judge behind {self.endpoint.base_url}; leave "
+                "out what has no effect (endpoint.timeout_s bounds a reply, the server its context)"
+            )
         return self
 
 
