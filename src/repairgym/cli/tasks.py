@@ -121,11 +121,11 @@ def _make(folder: Path, resolved: TasksConfig) -> None:
 def _why_empty(unit: Unit) -> str:
     """Return why a unit made no task: its funnel, and the log of the most frequent reason."""
     counts = ", ".join(f"{reason.replace('_', ' ')} {count}" for reason, count in unit.funnel.items())
-    ranked = sorted(unit.logs, key=lambda reason: -unit.funnel.get(reason, 0))
-    first = "".join(" ".join(unit.logs[reason].split())[:300] for reason in ranked[:1])
-    return f"no task: {counts or 'nothing to try'}" + (
-        f"; the first {ranked[0].replace('_', ' ')}: {first}" if first else ""
-    )
+    text = f"no task: {counts or 'nothing to try'}"
+    if not unit.logs:
+        return text
+    main = max(unit.logs, key=lambda reason: unit.funnel.get(reason, 0))
+    return f"{text}; the first {main.replace('_', ' ')}: {' '.join(unit.logs[main].split())[:300]}"
 
 
 @app.command()

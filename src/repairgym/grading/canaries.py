@@ -257,12 +257,12 @@ def make_canaries(task: Task, tests: Mapping[str, str], secret: bytes, num: int)
     ``tests`` are the pinned texts of the task's test files by path; ``secret`` has at least 16 bytes and is used once.
     """
     source = random.Random(hashlib.sha256(secret + task.id.encode()).digest())
-    needed = task.fail_to_pass + task.pass_to_pass + task.visible_tests
-    wanted = {file_of(test_id) for test_id in task.fail_to_pass + task.pass_to_pass}
+    deciding = task.fail_to_pass + task.pass_to_pass
+    wanted = {file_of(test_id) for test_id in deciding}
     layouts = {path: layout for path in sorted(wanted & tests.keys()) if (layout := layout_of(tests[path]))}
     if not layouts or num == 0 or not task.runner.is_signed:
         return NO_CANARIES
-    taken = {test_id.partition("[")[0].rpartition("::")[2] for test_id in needed}
+    taken = {test_id.partition("[")[0].rpartition("::")[2] for test_id in deciding + task.visible_tests}
     files = [_File(task, path, layout, taken, source) for path, layout in layouts.items()]
     mixed = _Mixed(files, source)
     mixed.add_decoys()

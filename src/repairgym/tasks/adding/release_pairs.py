@@ -12,6 +12,7 @@ from pathlib import Path
 from repairgym.errors import InputError, PackageNotFoundError, TaskError
 from repairgym.tasks.adding.layout import Layout, find_layout, parsed
 from repairgym.tasks.adding.trial import Say
+from repairgym.tasks.layers.catalogue import matching_files
 from repairgym.tasks.layers.package_index import Sdist
 from repairgym.tasks.layers.store import LayerStore
 
@@ -79,10 +80,9 @@ def repository_url(tree: Path) -> str:
 def find_pairs(chosen: Chosen, sdists: Sequence[Sdist], store: LayerStore, num_pairs: int, say: Say) -> Pairs:
     """Return at most ``num_pairs`` pairs with changed tests, among twice as many releases below the chosen one."""
     result = Pairs()
-    below = [sdist for sdist in sdists if sdist.version != chosen.sdist.version]
-    below = below[[s.version for s in sdists].index(chosen.sdist.version) :][: 2 * num_pairs]
+    index = [sdist.version for sdist in sdists].index(chosen.sdist.version)
     newer, newer_files = chosen.sdist, _state(chosen.tree, chosen.layout)
-    for sdist in below:
+    for sdist in sdists[index + 1 :][: 2 * num_pairs]:
         if len(result.pairs) == num_pairs:
             break
         say(f"compares the tests of {sdist.version} and {newer.version}")
@@ -117,7 +117,6 @@ class _State:
 
 def _state(tree: Path, layout: Layout) -> _State:
     def read(patterns: Sequence[str]) -> dict[str, str]:
-        files = sorted({path for pattern in patterns for path in tree.glob(pattern) if path.is_file()})
-        return {path.relative_to(tree).as_posix(): ast.dump(parsed(path)) for path in files}
+        return {path: ast.dump(parsed(tree / path)) for path in matching_files(tree, patterns)}
 
     return _State(read(layout.sources), read(layout.tests))

@@ -24,7 +24,8 @@ from repairgym.tasks.adding.test_requirements import (
     plugins_of,
 )
 from repairgym.tasks.adding.trial import NUM_RUNS, FileTrial, Say, SuiteRun, Trial, judge
-from repairgym.tasks.layers.environments import build_environment, resolve_lock
+from repairgym.tasks.layers.catalogue import matching_files
+from repairgym.tasks.layers.environments import build_environment, requirement_name, resolve_lock
 from repairgym.tasks.layers.metadata import METADATA_FOLDER
 from repairgym.tasks.layers.store import LayerStore
 
@@ -102,8 +103,7 @@ class SuiteMaker:
 
     def test_files(self) -> tuple[str, ...]:
         """Return the files that the layout's patterns match."""
-        paths = {path for pattern in self.layout.tests for path in self.tree.glob(pattern) if path.is_file()}
-        return tuple(sorted(path.relative_to(self.tree).as_posix() for path in paths))
+        return matching_files(self.tree, self.layout.tests)
 
     def _build(self, requirements: tuple[str, ...], reasons: dict[str, str], unavailable: dict[str, str]) -> Suite:
         """Lock and build the environment; requirements that cannot be had go from ``reasons`` to ``unavailable``."""
@@ -116,8 +116,10 @@ class SuiteMaker:
             except PackageNotFoundError as error:
                 culprit = _culprit(left, reasons, str(error))
                 left.remove(culprit)
-                why = reasons.pop(_canonical(culprit), "")
-                unavailable[_canonical(culprit)] = f"{culprit} ({why}) is left out: no wheels of it fit on the index"
+                why = reasons.pop(requirement_name(culprit), "")
+                unavailable[requirement_name(culprit)] = (
+                    f"{culprit} ({why}) is left out: no wheels of it fit on the index"
+                )
         self.say("builds the environment")
         _, environment = build_environment(self.store, lock)
         plugins = (*own_plugins(self.tree), *plugins_of(environment, left))
@@ -142,7 +144,7 @@ class SuiteMaker:
                     missing.setdefault(distribution, f"{path or 'the run'} says: No module named '{module}'")
             for fixture in _NO_FIXTURE.findall(text):
                 if plugin := PLUGINS.get(fixture):
-                    missing.setdefault(plugin, f"{path or 'the run'} says: fixture '{fixture}' not missing")
+                    missing.setdefault(plugin, f"{path or 'the run'} says: fixture '{fixture}' not found")
         return missing
 
     async def _judge(self, suite: Suite, files: Sequence[str], first: SuiteRun, preferred: Iterable[str]) -> None:
@@ -174,17 +176,13 @@ class SuiteMaker:
             suite.problems.append(problem)
 
 
-def _canonical(requirement: str) -> str:
-    return canonicalize_name(re.split(r"[\[<>=!~ ]", requirement)[0])
-
-
 def _culprit(requirements: list[str], reasons: dict[str, str], error: str) -> str:
     """Return the requirement that ``error`` of the resolver names, one that the package itself lacks first."""
     if not requirements:
         raise TaskError(f"pytest itself cannot be locked: {error}")
-    is_own = {text: "package requires" in reasons.get(_canonical(text), "") for text in requirements}
-    named = [text for text in requirements if re.search(rf"\b{re.escape(_canonical(text))}\b", error)]
-    return min(named or requirements, key=lambda text: (is_own[text], -error.rfind(_canonical(text))))
+    is_own = {text: "package requires" in reasons.get(requirement_name(text), "") for text in requirements}
+    named = [text for text in requirements if re.search(rf"\b{re.escape(requirement_name(text))}\b", error)]
+    return min(named or requirements, key=lambda text: (is_own[text], -error.rfind(requirement_name(text))))
 
 
 def _main_cause(trials: Sequence[FileTrial], run: SuiteRun) -> str:

@@ -18,6 +18,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from repairgym.tasks.adding.layout import Layout, parsed
+from repairgym.tasks.layers.environments import requirement_name
 from repairgym.tasks.layers.metadata import read_settings
 from repairgym.tasks.layers.requirement_pins import runtime_requirements
 
@@ -227,7 +228,7 @@ def _used_plugins(tree: Path, files: Iterable[Path], declared: frozenset[str]) -
 
 def plugins_of(environment: Path, requirements: Iterable[str]) -> tuple[str, ...]:
     """Return the import names of the pytest plugins among ``requirements`` and what they bring, in ``environment``."""
-    wanted = {canonicalize_name(re.split(r"[\[<>=!~ ]", text)[0]) for text in requirements}
+    wanted = {requirement_name(text) for text in requirements}
     plugins: list[str] = []
     for path in sorted(environment.glob("lib/python*/site-packages/*.dist-info/entry_points.txt")):
         name = canonicalize_name(path.parent.name.removesuffix(".dist-info").rpartition("-")[0])

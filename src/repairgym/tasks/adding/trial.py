@@ -159,9 +159,9 @@ def judge(files: Iterable[str], runs: Sequence[SuiteRun], first: Iterable[str] =
     total_s = 0.0
     late: dict[str, FileTrial] = {}
     for trial in kept:
-        total_s += trial.duration_s
-        if total_s > MAX_SUITE_S and trial is not kept[0]:
-            total_s -= trial.duration_s
+        if trial is kept[0] or total_s + trial.duration_s <= MAX_SUITE_S:
+            total_s += trial.duration_s
+        else:
             reason = f"its {trial.duration_s:.1f} s would bring the suite over {MAX_SUITE_S:.0f} s"
             late[trial.path] = trial.model_copy(update={"excluded": reason})
     return [late.get(trial.path, trial) for trial in trials]

@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 from repairgym.errors import IndexUnavailableError, PackageNotFoundError, TaskError
 from repairgym.sandbox.guest.rootfs import PYTHON
 from repairgym.tasks.imported.interpreters import Interpreter
-from repairgym.tasks.layers.environments import index_arguments, run_uv
+from repairgym.tasks.layers.environments import index_arguments, requirement_name, run_uv
 from repairgym.tasks.layers.package_index import PackageIndex, Sdist, sha256_of
 from repairgym.tasks.layers.store import LayerStore
 
@@ -115,7 +115,7 @@ class EnvironmentBuilder:
                     missing = PackageNotFoundError(f"{match['name']} has no wheel: {error}")
                     missing.__cause__ = error
             absent = match or _ABSENT.search(str(missing))
-            lines = [line for line in wanted.requirements if absent and _name_of(line) == _absent_name(absent)]
+            lines = [line for line in wanted.requirements if absent and requirement_name(line) == _absent_name(absent)]
             # Exact lists of conda name packages that no index has or that need libraries of conda.
             if not lines or wanted.has_dependencies:
                 raise missing
@@ -225,10 +225,6 @@ _RUNNING = re.compile(
 def _absent_name(match: re.Match[str]) -> str:
     groups = match.groupdict()
     return canonicalize_name(groups["name"] or groups.get("other") or "")
-
-
-def _name_of(line: str) -> str:
-    return canonicalize_name(re.split(r"[\s\[<>=!~;@]", line, maxsplit=1)[0])
 
 
 def _read_left_out(folder: Path) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ records. Guarantees: each project belongs to one split, each version has a pinne
 
 import hashlib
 import tomllib
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -16,6 +17,12 @@ from repairgym.errors import InputError, TaskError
 from repairgym.records import Record, Split
 from repairgym.tasks.layers.metadata import METADATA_FOLDER
 from repairgym.tasks.layers.package_index import Sdist
+
+
+def matching_files(tree: Path, patterns: Iterable[str]) -> tuple[str, ...]:
+    """Return the relative paths of the files of ``tree`` that any of the glob ``patterns`` matches, sorted."""
+    paths = {path for pattern in patterns for path in tree.glob(pattern) if path.is_file()}
+    return tuple(sorted(path.relative_to(tree).as_posix() for path in paths))
 
 
 class Project(Record):
@@ -50,11 +57,10 @@ class Project(Record):
         return self._match(tree, self.tests, "tests")
 
     def _match(self, tree: Path, patterns: tuple[str, ...], field: str) -> tuple[str, ...]:
-        matches = {path for pattern in patterns for path in tree.glob(pattern) if path.is_file()}
-        matches -= {path for pattern in self.excluded for path in tree.glob(pattern)}
+        matches = set(matching_files(tree, patterns)) - set(matching_files(tree, self.excluded))
         if not matches:
             raise TaskError(f"{self.name}: {field} = {list(patterns)} matches no file in {tree}; correct the catalogue")
-        return tuple(sorted(path.relative_to(tree).as_posix() for path in matches))
+        return tuple(sorted(matches))
 
 
 class Package(Project):

@@ -76,6 +76,11 @@ def write_lock(requirements: tuple[str, ...], folder: Path, exclude_newer: str =
     return path
 
 
+def requirement_name(requirement: str) -> str:
+    """Return the canonical name of the distribution that a requirement or a line of a lock asks for."""
+    return canonicalize_name(re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0])
+
+
 def resolve_lock(requirements: tuple[str, ...], exclude_newer: str = "") -> str:
     """Resolve pytest and ``requirements`` to a lock with hashes.
 

@@ -28,6 +28,7 @@ from repairgym.tasks.layers.environments import (
     RUNNER_PACKAGES,
     build_environment,
     describe_environment,
+    requirement_name,
     resolve_lock,
     with_wheelhouse,
 )
@@ -127,7 +128,7 @@ class AgedRelease:
     def suspects(self, place: Place, messages: str) -> list[str]:
         """Rank distributions: quoted in a failure, named in it, declared, all others."""
         listed = _LISTED[place](self.spec.tree)
-        declared = [canonicalize_name(re.split(r"[^\w.-]", text.strip())[0]) for text in listed]
+        declared = [requirement_name(text) for text in listed]
         messages = messages.lower().replace("_", "-").replace("pkg-resources", "setuptools")
         excluded = {*RUNNER_PACKAGES, self.package.name}
         names = [name for name in self.newest if name not in excluded]
