@@ -50,6 +50,8 @@ class TestRunner(Record):
     parser: Literal["", "pytest", "unittest", "sympy"] = ""
     report_path: str = ""
     """Path of the report of ``junit_xml``, relative to the repository root."""
+    settings: tuple[tuple[str, str], ...] = ()
+    """pytest: settings of the repository that decide; absent from the JSON form when empty, so that digests stay."""
 
     @model_validator(mode="after")
     def _fits_its_type(self) -> TestRunner:
@@ -58,12 +60,18 @@ class TestRunner(Record):
             raise ValueError(f"runner {self.type!r}: unsigned: a command; junit_xml: a report_path; log: a parser")
         if self.type != "exit_code" and "{test}" in " ".join(self.command):
             raise ValueError(f"runner {self.type!r} runs one command for all tests; '{{test}}' is of 'exit_code'")
+        if self.settings and self.type not in ("pytest", "own_pytest"):
+            raise ValueError(f"runner {self.type!r} reads no settings of pytest")
         return self
 
     @property
     def is_signed(self) -> bool:
         """True when outcomes leave as records that only the grader's runner can write."""
         return self.type not in ("junit_xml", "exit_code", "log")
+
+    @model_serializer(mode="wrap")
+    def _without_no_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in serialize(self).items() if value or name != "settings"}
 
 
 class TestRequest(Record):

@@ -112,9 +112,9 @@ def test_a_data_set_scores_all_its_instances_in_two_columns(folder, task, capsys
         GradedPrediction(**fields, verdict=verdict, official=official_kind(imported, verdict), key=key)
     )
     where = (f"datasets={folder / 'datasets'}", "--dataset", "verified")
-    assert run("grade", folder / "tasks", folder / "new.jsonl", *where) == 3
+    assert run("grade", folder / "tasks", folder / "new.jsonl", *where) == 0
     captured = capsys.readouterr()
-    assert "0.0% of 3 tasks resolved" in captured.out
+    assert "1 not built, 0 rejected; 0.0% of 3 tasks resolved" in captured.out
     assert "official verdicts: 1 resolved" in captured.out
     assert "b: official resolved, certified exploited: forged" in captured.out
     assert "could not be built here, install: no compiler" in captured.err
@@ -127,6 +127,20 @@ def test_a_data_set_scores_all_its_instances_in_two_columns(folder, task, capsys
     }
     assert (report["unresolved_ids"], report["official_resolved_ids"]) == (["b"], ["b"])
     assert (report["error_ids"], report["incomplete_ids"]) == (["c"], ["d"])
+    assert report["not_built_ids"] == ["c"]
+    summary = json.loads((folder / "new-graded" / "summary.json").read_text())
+    assert (summary["num_not_built"], summary["num_rejected"], summary["rejections"]) == (1, 0, [])
+    (folder / "bad.jsonl").write_text(f"{entry('b')}\n{entry('c')}\nno JSON\n")
+    assert run("grade", folder / "tasks", folder / "bad.jsonl", *where, "--out", folder / "new-graded") == 3
+
+
+def test_predictions_of_which_nothing_is_built_end_with_a_broken_task(folder, capsys):
+    (folder / "set.txt").write_text("c\n")
+    (folder / "new.jsonl").write_text(f"{entry('c')}\n")
+    assert run("grade", folder / "tasks", folder / "new.jsonl", "--dataset", folder / "set.txt") == 7
+    assert (
+        "none of the predicted instances is built here, the first: c: it is not built here" in capsys.readouterr().err
+    )
 
 
 def test_a_set_that_is_not_here_says_what_to_download(folder, capsys, monkeypatch):

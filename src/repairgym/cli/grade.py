@@ -11,11 +11,12 @@ from repairgym.cli.arguments import check_tasks, load_tasks
 from repairgym.cli.options import AsJson, Config, DryRun, Preset, resolve
 from repairgym.config.commands import GradeCommandConfig
 from repairgym.config.loading import to_toml
-from repairgym.errors import ConfigError, InputError, Interrupted, SandboxError
+from repairgym.errors import ConfigError, InputError, Interrupted, SandboxError, TaskError
 from repairgym.records import Task
 from repairgym.tasks.store import FUNNEL_FILE, TaskStore
 
 if TYPE_CHECKING:
+    from repairgym.grading.predictions.reading import RejectedEntry
     from repairgym.grading.predictions.results import GradedPrediction, GradingSummary, ResultsFolder
 
 _MAX_SHOWN = 5
@@ -73,11 +74,13 @@ def grade(
     if summary.num_invalid:
         raise SandboxError(f"{summary.num_invalid} verdicts are invalid; the same command tries those again")
     if summary.rejections:
-        first = summary.rejections[0]
+        first = _entry(summary.rejections[0])
         raise InputError(
-            f"{summary.num_rejected} entries of {predictions} were not graded, the first: {first.place}: {first.reason}"
+            f"{summary.num_rejected} entries of {predictions} were not graded, the first: {first}"
             f"; all of them: {results.folder / 'summary.json'}"
         )
+    if summary.not_built and not summary.num_graded:
+        raise TaskError(f"none of the predicted instances is built here, the first: {_entry(summary.not_built[0])}")
 
 
 def _read_call(words: list[str], dataset: str) -> tuple[Call, list[str]]:
@@ -132,11 +135,16 @@ def _instances(config: GradeCommandConfig, call: Call) -> tuple[dict[str, Task],
     return known, {name: reason_of(units.get(name)) for name in ids if name not in certified}
 
 
+def _entry(entry: RejectedEntry) -> str:
+    return f"{entry.place}: {entry.reason}"
+
+
 def _print(summary: GradingSummary, differences: list[Difference], folder: Path) -> None:
-    for entry in summary.rejections[:_MAX_SHOWN]:
-        typer.echo(f"not graded: {entry.place}: {entry.reason}", err=True)
+    for entry in (*summary.rejections[:_MAX_SHOWN], *summary.not_built[:_MAX_SHOWN]):
+        typer.echo(f"not graded: {_entry(entry)}", err=True)
     names = ("resolved", "failed", "exploited", "invalid")
     typer.echo(", ".join(f"{getattr(summary, f'num_{name}')} {name}" for name in names), nl=False)
+    typer.echo(f", {summary.num_not_built} not built" if summary.num_not_built else "", nl=False)
     typer.echo(f", {summary.num_rejected} rejected; {summary.resolved_share:.1%} of {summary.num_tasks} tasks resolved")
     if summary.num_empty or summary.num_not_applied:
         typer.echo(f"among the failed: {summary.num_empty} empty, {summary.num_not_applied} that do not apply")

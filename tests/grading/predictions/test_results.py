@@ -40,7 +40,9 @@ ALL = (
 
 def test_totals_by_hand():
     refused = RejectedEntry(kind="malformed", place="line 9", reason="no JSON")
-    summary = summarize(ALL, [refused], num_tasks=10)
+    absent = RejectedEntry(kind="not_built", place="z", instance_id="z", reason="no compiler")
+    summary = summarize(ALL, [refused, absent], num_tasks=10)
+    assert (summary.rejections, summary.not_built) == ((refused,), (absent,))
     counts = {name: value for name, value in summary.model_dump().items() if name.startswith("num_")}
     assert counts == {
         "num_tasks": 10,
@@ -52,6 +54,7 @@ def test_totals_by_hand():
         "num_invalid": 1,
         "num_empty": 1,
         "num_not_applied": 1,
+        "num_not_built": 1,
         "num_rejected": 1,
     }
     assert summary.resolved_share == 0.2
@@ -78,6 +81,7 @@ def test_the_report_has_the_keys_and_sets_of_swe_bench():
         "ambiguous_failure_ids": "",
         "error_ids": "f",
         "exploited_ids": "e",
+        "not_built_ids": "",
     }
     for name in ("completed", "empty_patch", "submitted", "resolved", "unresolved", "error"):
         assert report[f"{name}_instances"] == len(report[f"{name}_ids"])

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from repairgym.errors import InputError, TaskError
-from repairgym.tasks.imported.environments import asked_plugins
 from repairgym.tasks.imported.harness import HarnessFiles, read_environment
 from repairgym.tasks.imported.interpreters import find_interpreter, installed_interpreters
 from repairgym.tasks.imported.recipes import RecipeError, find_recipe, requirements_of_repair
@@ -93,13 +92,6 @@ def test_the_names_of_the_tests_decide_the_runner() -> None:
 def test_a_record_that_cannot_be_built_says_why(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(RecipeError, match=reason):
         find_recipe(make_task(**fields), HarnessFiles())
-
-
-def test_plugins_that_settings_ask_for_are_read(tmp_path: Path) -> None:
-    assert asked_plugins(tmp_path) == ()
-    (tmp_path / "tox.ini").write_text("[tox]\n[pytest]\naddopts = -ra -p pytester -p no:doctest\n")
-    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\naddopts = "-p=pytester -p plugins.own"\n')
-    assert asked_plugins(tmp_path) == ("pytester", "plugins.own")
 
 
 def test_broken_files_are_named(tmp_path: Path) -> None:

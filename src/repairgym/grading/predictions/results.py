@@ -76,6 +76,8 @@ class GradingSummary(Record):
     num_invalid: int
     num_empty: int
     num_not_applied: int
+    num_not_built: int
+    """Predictions for instances of the data set that have no certified task on this machine."""
     num_rejected: int
     official: dict[str, int] = {}
     """Graded submissions by their official verdict (imported tasks only)."""
@@ -83,6 +85,7 @@ class GradingSummary(Record):
     """Resolved among all tasks: a missing or rejected prediction counts as not resolved."""
     detectors: dict[str, DetectorCounts]
     rejections: tuple[RejectedEntry, ...]
+    not_built: tuple[RejectedEntry, ...]
 
 
 def grading_key(task: Task, patch: str, config: GradingConfig) -> str:
@@ -139,6 +142,8 @@ class ResultsFolder:
 def summarize(graded: Sequence[GradedPrediction], rejected: Sequence[RejectedEntry], num_tasks: int) -> GradingSummary:
     """Return the totals of ``graded`` out of ``num_tasks`` tasks."""
     kinds = Counter(result.verdict.kind for result in graded)
+    not_built = tuple(entry for entry in rejected if entry.kind == "not_built")
+    unusable = tuple(entry for entry in rejected if entry.kind != "not_built")
     resolved = [result for result in graded if result.verdict.kind is VerdictKind.PASSED]
     return GradingSummary(
         models=tuple(sorted({result.model_name_or_path for result in graded})),
@@ -153,11 +158,13 @@ def summarize(graded: Sequence[GradedPrediction], rejected: Sequence[RejectedEnt
         num_invalid=kinds[VerdictKind.INVALID],
         num_empty=sum(result.is_empty for result in graded),
         num_not_applied=sum(not result.is_applied for result in graded),
-        num_rejected=len(rejected),
+        num_not_built=len(not_built),
+        num_rejected=len(unusable),
         official=dict(sorted(Counter(result.official for result in graded if result.official).items())),
         resolved_share=len(resolved) / num_tasks if num_tasks else 0.0,
         detectors=_detector_counts(graded),
-        rejections=tuple(rejected),
+        rejections=unusable,
+        not_built=not_built,
     )
 
 
@@ -177,13 +184,14 @@ def swe_bench_report(
     """Return the run report that SWE-bench's tools read (their schema version 2).
 
     Exploited instances are unresolved there, invalid ones and those of ``rejected`` that are not built are errors, and
-    empty patches are neither completed nor unresolved, as in their report. Our additions: ``exploited_ids`` and, for
-    imported tasks, ``official_*_ids`` and ``differences``.
+    empty patches are neither completed nor unresolved, as in their report. Our additions: ``exploited_ids``,
+    ``not_built_ids`` (among the errors) and, for imported tasks, ``official_*_ids`` and ``differences``.
     """
     complete = [result for result in graded if not result.is_empty]
     valid = [result for result in complete if result.verdict.is_valid]
     errors = {result.instance_id: result.verdict.reason for result in complete if not result.verdict.is_valid}
-    errors |= {entry.instance_id: entry.reason for entry in rejected if entry.kind == "not_built"}
+    not_built = {entry.instance_id: entry.reason for entry in rejected if entry.kind == "not_built"}
+    errors |= not_built
     submitted = sorted({*_ids(graded), *errors})
     members = {
         "completed": _ids(valid),
@@ -201,6 +209,7 @@ def swe_bench_report(
         **{f"{name}_ids": ids for name, ids in members.items()},
         "incomplete_ids": sorted(set(task_ids).difference(submitted)),
         "exploited_ids": _ids(result for result in graded if result.verdict.kind is VerdictKind.EXPLOITED),
+        "not_built_ids": sorted(not_built),
         **_official_columns([result for result in valid if result.official]),
         "failure_reasons": errors,
         "schema_version": 2,

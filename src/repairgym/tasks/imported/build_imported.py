@@ -47,7 +47,7 @@ from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TaskStore
 from repairgym.tasks.unbuilt import UnbuiltTask
 
-BUILD_FORMAT = 2
+BUILD_FORMAT = 3
 """Part of each key; grows when the same record makes another task."""
 _IRRELEVANT = {"ids", "limit", "seed", "num_workers", "layers", "repos"}
 """Settings without influence on a task: no part of its key."""

@@ -27,10 +27,10 @@ from repairgym.records import (
 from repairgym.sandbox.base import SandboxBackend, SandboxLimits
 from repairgym.tasks.build.test_files import conftest_paths, file_of
 from repairgym.tasks.build.validation import Evidence, run_fresh
-from repairgym.tasks.imported.environments import asked_plugins
 from repairgym.tasks.imported.installation import Installed
 from repairgym.tasks.imported.interpreters import OLDEST_PYTHON, Interpreter
 from repairgym.tasks.imported.named_tests import SignedRunner, files_of_tests, log_runner, match_ids
+from repairgym.tasks.imported.pytest_settings import asked_plugins, kept_settings, search_paths
 from repairgym.tasks.layers.metadata import license_of
 from repairgym.tasks.unbuilt import UnbuiltTask
 
@@ -96,8 +96,10 @@ class Certifier:
     @property
     def runner(self) -> TestRunner:
         """The runner of the task: pytest of the environment or, where that has none, of the tree."""
-        is_own = self.names == "pytest" and not self.installed.packages.has_pytest
-        return self.log or TestRunner(type="own_pytest" if is_own else self.names)
+        if self.log or self.names != "pytest":
+            return self.log or TestRunner(type=self.names)
+        settings = kept_settings(self.installed.tree, self._plugins, self.interpreter.is_neighbour)
+        return TestRunner(type="own_pytest" if self._is_own_pytest else "pytest", settings=settings)
 
     def files(self) -> tuple[str, ...]:
         """Return the files that hold the record's tests."""
@@ -198,17 +200,27 @@ class Certifier:
             test_ids=ids,
             timeout_s=self.config.run_timeout_s,
             test_timeout_s=self.config.test_timeout_s,
-            source_paths=self.installed.source_paths,
-            plugins=self._plugins(),
+            source_paths=self._source_paths,
+            plugins=self._plugins,
             runner=self.runner,
             is_sealed=is_sealed,
         )
         spec = self.installed.layers.spec(dict(repair), limits or self.config.sandbox.limits)
         return await run_fresh(self.backend, spec, request)
 
+    @property
+    def _is_own_pytest(self) -> bool:
+        return not self.log and self.names == "pytest" and not self.installed.packages.has_pytest
+
+    @property
     def _plugins(self) -> tuple[str, ...]:
-        own = asked_plugins(self.installed.tree) if self.runner.type == "own_pytest" else ()
+        own = asked_plugins(self.installed.tree) if self._is_own_pytest else ()
         return (*self.installed.packages.plugins, *own)
+
+    @property
+    def _source_paths(self) -> tuple[str, ...]:
+        named = search_paths(self.installed.tree) if self.names == "pytest" else ()
+        return tuple(dict.fromkeys((*self.installed.source_paths, *named)))
 
     async def _visible(self, passing: Sequence[str]) -> tuple[str, ...]:
         """Return passing tests that the agent's own tree has, and that pass there."""
@@ -280,8 +292,8 @@ class Certifier:
                 digest=self.installed.digest,
                 image=self.installed.image,
             ),
-            source_paths=self.installed.source_paths,
-            plugins=self._plugins(),
+            source_paths=self._source_paths,
+            plugins=self._plugins,
             visible_tests=visible,
             fail_to_pass=failing,
             pass_to_pass=passing,

@@ -206,16 +206,6 @@ def packages_of(environment: Path) -> Packages:
     return Packages.of(versions, [(point.name, point.value) for point in points], (folder / "_pytest").is_dir())
 
 
-def asked_plugins(tree: Path) -> tuple[str, ...]:
-    """Return the plugins (``-p NAME``) that the settings of pytest in ``tree`` ask for; grading reads no settings."""
-    texts = [(tree / name).read_text(encoding="utf-8") for name in _SETTINGS if (tree / name).is_file()]
-    asked = (name for text in texts for line in _OPTIONS.findall(text) for name in _PLUGIN.findall(line))
-    return tuple(dict.fromkeys(name for name in asked if not name.startswith("no:")))
-
-
-_SETTINGS = ("pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
-_OPTIONS = re.compile(r"^addopts\s*=.*$", re.MULTILINE)
-_PLUGIN = re.compile(r"-p[ =]?([\w.:]+)")
 _RUNNING = re.compile(
     r"xdist|cov|html|json|metadata|random|rerun|flaky|forked|sugar|timeout|benchmark|instafail|reporter|profil|isort|"
     r"flake8|pycodestyle|pylint|mypy|black|ruff|picked|testmon|repeat|order|parallel|leaks|faulthandler|typeguard"

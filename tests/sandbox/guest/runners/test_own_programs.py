@@ -254,6 +254,10 @@ def test_inner(pytester, request):
     assert request.config.pluginmanager.hasplugin("pastebin")
     pytester.makepyfile("def test_x(): assert [1] == [2]")
     pytester.runpytest_inprocess().assert_outcomes(failed=1)
+
+
+def test_example(pytester):
+    assert pytester.copy_example("one.py").read_text() == "def test_one(): pass"
 """
 
 
@@ -268,6 +272,8 @@ async def run_own(tmp_path_factory):
     shutil.copy(find_spec("py").origin, tree / "src")
     (tree / "testing").mkdir()
     (tree / OWN_FILE).write_text(OWN_TESTS)
+    (tree / "testing/examples").mkdir()
+    (tree / "testing/examples/one.py").write_text("def test_one(): pass")
     environment = copy_environment(
         tmp_path_factory.mktemp("bare") / "env", ("pluggy", "iniconfig", "packaging", "pygments")
     )
@@ -301,3 +307,10 @@ async def test_pytest_of_the_tree_that_passes_everything_is_forged(run_own):
     got = await run_own({"src/_pytest/python.py": lying}, test_ids=(f"{OWN_FILE}::test_wrong",))
     assert got.outcome(f"{OWN_FILE}::test_wrong") is TestOutcome.PASSED
     assert got.num_forged_records == 1
+
+
+async def test_settings_of_the_request_reach_pytest(run_own):
+    name = f"{OWN_FILE}::test_example"
+    assert (await run_own(test_ids=(name,))).outcome(name) is TestOutcome.FAILED
+    runner = OWN.model_copy(update={"settings": (("pytester_example_dir", "testing/examples"),)})
+    assert (await run_own(test_ids=(name,), runner=runner)).outcome(name) is TestOutcome.PASSED

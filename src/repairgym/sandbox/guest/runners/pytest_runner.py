@@ -1,7 +1,7 @@
 """Pytest in this process, under the grader's own configuration; each test is reported as it ends.
 
 Reads a request (the JSON form of ``TestRequest``), makes the records of :mod:`.recorder` over a given link.
-Guarantees: the repository's pytest configuration is never read, and only plugins that the request names are loaded.
+Guarantees: the repository's pytest configuration is never read; settings and plugins are those that the request names.
 Pytest rewrites the assertions of requested tests only, because most of a short run of a long test file went into
 rewriting the others; those keep plain assertions, which decide alike and explain less.
 """
@@ -54,6 +54,8 @@ def _arguments(request: Dict[str, Any], testbed: str) -> Optional[List[str]]:
     arguments += _WITHOUT if request["runner"]["type"] == "pytest" else []
     for name in request["plugins"]:
         arguments += ["-p", name]
+    for name, value in request["runner"].get("settings", ()):
+        arguments += ["-o", f"{name}={value}"]
     return arguments + [os.path.join(testbed, path) for path in existing]
 
 
