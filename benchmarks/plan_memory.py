@@ -1,8 +1,9 @@
 """Memory of a training step: what `repairgym plan` reckons with, and what processes on this machine hold.
 
 Shapes are drawn by seed: width, depth, vocabulary, heads, context, all weights or adapters, with and without activation
-checkpointing. Every process takes a step of two micro-batches; its most memory (the kernel's own mark) above that
-before loading is compared with the estimate of tensors. Ends with 1 when a shape is further off than --within.
+checkpointing, some with the reference of a KL term. Every process takes a step of two micro-batches; its most memory
+(the kernel's own mark) above that before loading is compared with the estimate of tensors. Ends with 1 when a shape is
+further off than --within.
 
     python benchmarks/plan_memory.py --seed 1 --processes 1 2 --json
 """
@@ -55,6 +56,7 @@ class Case:
     """Of a micro-batch: one sequence."""
     is_lora: bool
     is_checkpointing: bool
+    has_reference: bool = False
 
 
 def draw_cases(seed: int, num_cases: int) -> list[Case]:
@@ -77,7 +79,15 @@ def draw_cases(seed: int, num_cases: int) -> list[Case]:
             continue
         longest = [tokens for tokens in (128, 256, 512, 1024) if tokens * shape.num_parameters <= _MOST_PRODUCTS]
         num_tokens = generator.choice(longest or [64])
-        cases.append(Case(shape, num_tokens, is_lora=number % 4 >= 2, is_checkpointing=number % 2 == 0))
+        cases.append(
+            Case(
+                shape,
+                num_tokens,
+                is_lora=number % 4 >= 2,
+                is_checkpointing=number % 2 == 0,
+                has_reference=number % 3 == 1,
+            )
+        )
     return cases
 
 
@@ -90,6 +100,7 @@ def estimated_bytes(case: Case, num_processes: int) -> dict[str, float]:
         _RANK if case.is_lora else 0,
         is_bf16=False,
         is_checkpointing=case.is_checkpointing,
+        has_reference=case.has_reference,
     )
     return step_parts(case.shape, share)
 
@@ -107,10 +118,13 @@ def measured_bytes(case: Case, folder: Path, world: World) -> int:
     learner = Learner(open_model(folder), OptimizerConfig(), compute, trained=trained)
     for parameter in learner.model.parameters():
         parameter.detach().sum()  # frozen weights are mapped files: pages that nothing reads would not count
+    reference = learner.scorer_of(open_model(folder)) if case.has_reference else None
     # The first step makes the moments.
     learner.step(samples_of(8, world.size), sft_loss)
     batch = samples_of(case.num_tokens, 2 * world.size)
     Path("/proc/self/clear_refs").write_text("5")
+    if reference:
+        learner.measure(batch, reference)
     learner.step(batch, sft_loss)
     return status_bytes("VmHWM") - base
 
@@ -189,7 +203,8 @@ def main() -> None:
         print(
             f"{row['num_processes']} x {row['num_parameters'] / 1e6:6.1f} M, {shape['num_layers']:2} layers of "
             f"{shape['hidden_size']:4}, vocabulary {shape['vocab_size']:6}, {row['num_tokens']:5} tokens, "
-            f"{'lora' if row['is_lora'] else 'full'}, checkpointing {'on ' if row['is_checkpointing'] else 'off'}: "
+            f"{'lora' if row['is_lora'] else 'full'}, checkpointing {'on ' if row['is_checkpointing'] else 'off'}"
+            f"{', reference' if row['has_reference'] else ''}: "
             f"held {row['held_mb']:7.1f} MB, estimated {row['estimated_mb']:7.1f}, ratio {row['ratio']:.2f}"
         )
     sys.exit(any(abs(row["ratio"] - 1) > arguments.within for row in made))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from repairgym.config.algorithms import KlConfig, NoKlConfig
 from repairgym.config.learning import AlgorithmConfig, ComputeConfig, LoraConfig, RftConfig, SftConfig
 from repairgym.config.loading import load_config, preset_file
 from repairgym.config.models import EngineConfig
@@ -69,6 +70,15 @@ def test_memory_is_named_and_compared_with_the_gpu(model: Path) -> None:
     for changes in ({"compute": compute.model_copy(update={"is_offloaded": True})}, {"trained": LoraConfig()}):
         learned = stages[0].learned.model_copy(update=changes)
         assert list(preflight(model, [Stage(32 * K, learned, None)], 1, Room(80 * GIB)))
+
+
+def test_the_reference_of_a_kl_term_counts(model: Path) -> None:
+    """Four bytes of each of 8.19e9 parameters over 8 processes."""
+    said = []
+    for kl in (NoKlConfig(), KlConfig(type="k3")):
+        (line,) = preflight(model, [Stage(32 * K, AlgorithmConfig(kl=kl), None)], 8)
+        said.append(float(line.partition("about ")[2].partition(" GiB each")[0]))
+    assert said[1] - said[0] == pytest.approx(4 * 8.19e9 / 8 / GIB, rel=0.05)
 
 
 def test_stored_episodes_are_as_long_as_the_positions_at_most(model: Path) -> None:

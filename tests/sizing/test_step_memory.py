@@ -32,6 +32,12 @@ def test_only_what_is_sharded_falls_with_the_number_of_processes() -> None:
     assert {name for name in two if four[name] == two[name] / 2} == {"weights and moments", "gradients"}
 
 
+def test_a_reference_is_weights_without_moments_and_is_sharded() -> None:
+    for num_processes in (1, 4):
+        without, with_it = (step_parts(SHAPE, Share(num_processes, 64, 64, has_reference=has)) for has in (False, True))
+        assert with_it == {**without, "reference": 4 * SHAPE.num_parameters / num_processes}
+
+
 def test_weights_in_16_bits_are_copied_in_one_process_only() -> None:
     one, two = (step_parts(SHAPE, Share(number, 64, 64)) for number in (1, 2))
     assert one["16-bit weights"] == 2 * SHAPE.num_layers * SHAPE.layer_parameters

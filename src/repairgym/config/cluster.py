@@ -245,6 +245,8 @@ class PlanCommandConfig(Record):
     lora_rank: PositiveInt = 32
     is_checkpointing: bool = True
     """Compute layers again in the backward pass (`compute.is_checkpointing` of a training)."""
+    has_reference: bool = False
+    """Keep the frozen weights of the start for a KL term (`rl.algorithm.kl.type`); paper B has none."""
     head_chunk_tokens: PositiveInt = 8192
     """Positions whose vocabulary logits are in memory at one time."""
     num_groups: PositiveInt = 8

@@ -129,7 +129,14 @@ def _training_split(shape: ModelShape, room: float, config: PlanCommandConfig, n
     for parallel in (parts for parts in _divisors(num_gpus) if is_context_divisible(*heads, parts)):
         num_tokens = config.context_tokens / parallel
         num_logit_tokens = min(config.head_chunk_tokens, num_tokens)
-        share = Share(num_gpus, num_tokens, num_logit_tokens, rank, is_checkpointing=config.is_checkpointing)
+        share = Share(
+            num_gpus,
+            num_tokens,
+            num_logit_tokens,
+            rank,
+            is_checkpointing=config.is_checkpointing,
+            has_reference=config.has_reference,
+        )
         memory = TrainingMemory(step_parts(shape, share) | {"workspace": float(_WORKSPACE_BYTES)}, parallel)
         if memory.total_bytes <= room:
             break

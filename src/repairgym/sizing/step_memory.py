@@ -45,6 +45,8 @@ class Share:
     """Of such a position; None: of the learner's chunks of the vocabulary."""
     is_bf16: bool = True
     is_checkpointing: bool = True
+    has_reference: bool = False
+    """A KL term keeps the weights of the start, frozen."""
 
     @property
     def value_bytes(self) -> int:
@@ -60,6 +62,8 @@ def step_parts(shape: ModelShape, share: Share) -> dict[str, float]:
         "weights and moments": (_STATE_BYTES * trained + 4 * frozen) / share.num_processes,
         "gradients": 4 * trained / share.num_processes,
     }
+    if share.has_reference:
+        always["reference"] = 4.0 * shape.num_parameters / share.num_processes
     before = {"activations of layers": _stored_bytes(shape, share) * shape.num_layers} | _copies(shape, share)
     hidden = 4.0 * share.num_tokens * shape.hidden_size
     logit_bytes = share.logit_bytes or _NUM_LOGITS * 4.0 * min(shape.vocab_size, ComputeConfig().head_chunk_vocab)

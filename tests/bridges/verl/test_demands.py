@@ -100,6 +100,14 @@ def test_offloaded_weights_and_moments_are_in_host_memory(model: Path) -> None:
     assert len(all_lines(model, Room(H200, 256 * GIB), is_offloaded=False, num_nodes=4)) == 3
 
 
+def test_the_reference_of_a_kl_term_is_in_host_memory_unless_adapters_are_trained(model: Path) -> None:
+    kl = "rl.algorithm.kl={type='k3', coefficient=0.001}"
+    *_, host = all_lines(model, Room(H200, 1024 * GIB), kl)
+    assert "(weights and moments 366, reference 61)" in host
+    *_, host = all_lines(model, Room(H200, 1024 * GIB), kl, "rl.algorithm.trained.type=lora")
+    assert "(weights and moments 124)" in host
+
+
 def test_on_a_cpu_learners_and_engines_are_in_host_memory(model: Path) -> None:
     machine = {"device": "cpu", "engine": "embedded", "gpus_per_node": 2, "sequence_parallel": 1}
     machine |= {"rollout_tensor_parallel": 1}

@@ -10,8 +10,9 @@ in 16 bits, too; they are counted in 32, so the estimate is that much above. It 
 from collections.abc import Iterator
 
 from repairgym.bridges.verl.config_files import Stage
+from repairgym.config.algorithms import KlConfig
 from repairgym.config.cluster import VerlConfig
-from repairgym.config.learning import AlgorithmConfig, LoraConfig, SftConfig
+from repairgym.config.learning import AlgorithmConfig, FullConfig, LoraConfig, SftConfig
 from repairgym.sizing.positions import Demand
 from repairgym.sizing.sampling_memory import embedded_bytes, engines_bytes, vllm_bytes
 from repairgym.sizing.shapes import ModelShape
@@ -53,6 +54,9 @@ def host_parts(shape: ModelShape, stage: Stage, machine: VerlConfig) -> dict[str
         held[f"{num} learners"] = num * sum(parts.values())
     elif machine.is_offloaded:
         held["weights and moments"] = num * parts["weights and moments"]
+    if isinstance(stage.rl.algorithm.kl, KlConfig) and isinstance(stage.rl.algorithm.trained, FullConfig):
+        # verl keeps it here in 16 bits; with adapters it is the policy without them.
+        held["reference"] = 2.0 * shape.num_parameters / machine.num_nodes
     return held
 
 
