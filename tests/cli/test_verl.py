@@ -1,5 +1,7 @@
 """`repairgym verl` and `repairgym train verl`: written configurations, refusals before anything starts."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -109,3 +111,19 @@ def test_stored_successes_are_written_for_verls_sft_trainer(tmp_path, synthetic_
     machine = ["verl.device=cpu", "verl.engine=embedded", "verl.rollout_tensor_parallel=1", "verl.sequence_parallel=1"]
     result = cli("verl", "sft", synthetic_run, base, tmp_path / "out", *machine)
     assert "use repairgym train sft" in result.output
+
+
+def test_a_stored_success_beyond_the_positions_is_not_written_for_verl(tmp_path, synthetic_run):
+    base = ROOT / "src/repairgym/data/base"
+    model = tmp_path / "model"
+    model.mkdir()
+    config = json.loads((base / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 10}))
+    for file in base.glob("token*"):
+        shutil.copy(file, model)
+    machine = ["verl.gpus_per_node=1", "verl.sequence_parallel=1", "verl.rollout_tensor_parallel=1"]
+    result = cli("verl", "sft", synthetic_run, model, tmp_path / "out", "phase=rl", *machine)
+    assert result.exit_code == 2
+    assert "tokens for verl on 1 GPUs" in " ".join(result.output.split())
+    assert "the model has 10 positions" in " ".join(result.output.split())
+    assert not (tmp_path / "out").exists()
