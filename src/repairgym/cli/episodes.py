@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,7 @@ from repairgym.cli.options import (
     configured,
     print_json,
 )
+from repairgym.cli.preflights import show_selection
 from repairgym.config.commands import ReplayCommandConfig, RolloutCommandConfig
 from repairgym.config.loading import load_config
 from repairgym.config.rollout import RolloutConfig
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 PHASE = "rollout"
 
 
-@configured
+@partial(configured, check_dry=show_selection)
 def rollout(
     tasks: Tasks,
     run: NewRun,

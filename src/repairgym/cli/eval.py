@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ import typer
 from repairgym.cli import arguments
 from repairgym.cli.arguments import check_new_run, check_tasks, find_policy, load_tasks, open_stored
 from repairgym.cli.options import AsJson, NewRun, RunFolder, Tasks, TasksOption, Tokenizer, configured, print_json
+from repairgym.cli.preflights import show_selection
 from repairgym.config.commands import AuditConfig, DataFilesConfig, EvalCommandConfig, ExploitStudyConfig, MatrixConfig
 from repairgym.config.loading import to_toml
 from repairgym.config.rollout import RolloutConfig
@@ -31,7 +33,7 @@ PhaseOption = Annotated[str, typer.Option(help="Evaluation phase; default: the o
 
 
 @app.command(name="run")
-@configured
+@partial(configured, check_dry=show_selection)
 def run_command(
     tasks: Tasks,
     run: NewRun,
@@ -243,7 +245,7 @@ def agreement(
 
 
 @app.command()
-@configured
+@partial(configured, check_dry=show_selection)
 def matrix(tasks: Tasks, run: NewRun, config: MatrixConfig) -> None:
     """Evaluate policies in environments (pipelines, tools, prompts, gates); table, heat map and findings in words.
 

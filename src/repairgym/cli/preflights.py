@@ -1,4 +1,4 @@
-"""Checks of training commands before anything is loaded: contexts, memory, stored episodes, selections of tasks.
+"""Checks of commands before anything is loaded: contexts, memory, stored episodes, selections of tasks.
 
 A dry run checks what is on this machine, as comments of its TOML, and says what it could not check.
 """
@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from repairgym.cli.arguments import load_tasks, open_stored
+from repairgym.config.commands import EvalCommandConfig, MatrixConfig, RolloutCommandConfig
 from repairgym.config.recipes import (
     DistillThenGrpoConfig,
     RftCommandConfig,
@@ -98,8 +99,7 @@ def check_selections(config: TrainCommandConfig, folder: Path, *, is_dry_run: bo
     from repairgym.tasks.selection import select_tasks
     from repairgym.training.group_sampling import by_source
 
-    if is_dry_run and not TaskStore(folder).has_tasks:
-        typer.echo(f"# {folder} is not on this machine, so no task is selected")
+    if is_dry_run and not _has_tasks(folder):
         return
     tasks = load_tasks(folder).values()
     has_validation = any(task.split == "validation" for task in tasks)
@@ -108,6 +108,20 @@ def check_selections(config: TrainCommandConfig, folder: Path, *, is_dry_run: bo
         by_source(selected.tasks, shares, name)
         if is_dry_run:
             typer.echo(f"# {name}: {selected.summary}")
+
+
+def show_selection(config: RolloutCommandConfig | EvalCommandConfig | MatrixConfig, given: dict[str, Any]) -> None:
+    """Print what a dry run selects of the tasks, where they are on this machine; `ConfigError` for nothing."""
+    from repairgym.tasks.selection import select_tasks
+
+    if _has_tasks(folder := given["tasks"]):
+        typer.echo(f"# select: {select_tasks(load_tasks(folder).values(), config.select).summary}")
+
+
+def _has_tasks(folder: Path) -> bool:
+    if not (has_tasks := TaskStore(folder).has_tasks):
+        typer.echo(f"# {folder} is not on this machine, so no task is selected")
+    return has_tasks
 
 
 def _selections(
