@@ -98,6 +98,16 @@ async def test_an_oracle_tells_broken_from_gold_and_counts_it(tmp_path):
 
 
 @pytest.mark.asyncio
+async def test_only_gold_has_no_bound_of_processor_time(tmp_path):
+    making, recorder = make(tmp_path, [Script(TEST, (call(2),))])
+    await making
+    gold = scripted_task().gold_files["m.py"]
+    bounds = [(spec.files["m.py"] == gold, conditions.cpu_s) for spec, conditions in recorder.replayed]
+    assert {is_gold for is_gold, _ in bounds} == {True, False}
+    assert all(bool(cpu_s) != is_gold for is_gold, cpu_s in bounds)
+
+
+@pytest.mark.asyncio
 async def test_what_a_clock_changes_is_not_judged(tmp_path):
     making, _ = make(tmp_path, [Script(TEST, (call(2, clock=True),))])
     assert (await making).expected[TEST] == ()

@@ -208,3 +208,20 @@ async def test_scripts_share_a_process_unless_they_run_apart_or_one_ends_it(site
     assert await counts(package, Conditions(is_apart=True)) == ["1", "1", "1"]
     dying = package.replace("    return", "    if word == 'b': os._exit(0)\n    return")
     assert await counts(dying, Conditions()) == ["1", "1"]
+
+
+async def test_code_that_uses_too_much_processor_time_is_late(site):
+    package = "def count(word):\n    return len(word)\n"
+    tests = "".join(f"def test_{name}():\n    assert count('{name}') == 1\n" for name in "abc")
+    scripts = (await site.record(package, f"from shop import count\n{tests}")).scripts
+    gold = await site.replay(package, *scripts)
+    assert 0 < gold.cpu_s < 5
+    endless = package.replace("    return", "    while word == 'a': pass\n    return")
+    bounded = Conditions(cpu_s=0.3 + 3 * gold.cpu_s)
+    seen = await site.replay(endless, *scripts, conditions=bounded)
+    assert list(seen.unfinished.values()) == ["timed out"]
+    assert bounded.cpu_s < seen.cpu_s < 20 + bounded.cpu_s
+    last = [seen.observations[script.id] for script in scripts[1:]]
+    assert last == [gold.observations[script.id] for script in scripts[1:]]
+    once = await site.replay(endless, *scripts, conditions=Conditions(cpu_s=bounded.cpu_s, max_late=1))
+    assert list(once.unfinished.values()) == ["timed out"] * 3

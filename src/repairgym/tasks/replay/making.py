@@ -5,12 +5,14 @@ ones without any test file; the scripts and their draws follow from the task; wi
 failure of a sandbox is an error (`SandboxError`), everything else is a smaller oracle.
 """
 
+import asyncio
 import random
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 from repairgym.records import ReplayStrength, Task, TestRequest
 from repairgym.sandbox.base import SandboxBackend, SandboxSpec
@@ -34,6 +36,7 @@ from repairgym.tasks.replay.scripts import (
 from repairgym.tasks.replay.varied import gold_variants, varied_scripts
 from repairgym.tasks.replay.varied_calls import optional_parameters, varied_calls
 
+One = TypeVar("One")
 MakeSpec = Callable[[Task, dict[str, str | None]], SandboxSpec]
 GOLD_CONDITIONS = (Conditions(is_apart=True), Conditions(1, 11 * 86_400.0), Conditions(2, -9.6 * 3600.0))
 """Gold is replayed with scripts apart and together, under other hash seeds and clocks: what differs judges nothing."""
@@ -44,8 +47,12 @@ NUM_CANDIDATES, NUM_CALLS, MAX_TRIED_STEPS = 200, 20, 800
 NUM_VARIANTS, NUM_TRIED_VARIANTS = 16, 6
 """Wrong variants of gold, and those that varied scripts are tried on: first what the required scripts do not tell."""
 _TRIAL_CONDITIONS = (Conditions(), GOLD_CONDITIONS[1])
-_MAX_TRIAL_S, _VARIANT_TIME = 20.0, 3.0
-"""Deadline of a trial, and time of a variant by that of gold."""
+_MAX_TRIAL_S = 20.0
+_LEAST_CPU_S, _CPU_FACTOR = 0.3, 3.0
+"""Other code than gold may use this processor time, and so many times that of gold: it may not end. Processor time,
+because the load of the machine must not decide what an oracle holds."""
+_NUM_AT_ONCE = 4
+"""Replays of an oracle at a time: an episode waits for it."""
 _MAX_WIDE_FILES, _MAX_FILE_CHARS = 4, 200_000
 _RECORDING_TIME = 4.0
 """Time of a recording by the task's own deadline: rewritten tests are slower."""
@@ -138,6 +145,20 @@ async def make_oracle(task: Task, recorder: Recorder, make_spec: MakeSpec) -> Or
     return await _Maker(task, recorder, make_spec).make()
 
 
+async def _all(*running: Awaitable[One]) -> list[One]:
+    """Return what ``running`` return, after all have ended, also where one fails."""
+    ended = await asyncio.gather(*running, return_exceptions=True)
+    for one in ended:
+        if isinstance(one, BaseException):
+            raise one
+    return cast("list[One]", ended)
+
+
+def _bounded(gold: Replay) -> Conditions:
+    """Return the conditions of a replay of the scripts of ``gold`` by other code, which may not end."""
+    return Conditions(cpu_s=_LEAST_CPU_S + _CPU_FACTOR * gold.cpu_s)
+
+
 class _Chosen(NamedTuple):
     """Scripts with other inputs, the number of wrong variants, and of those that the oracle tells."""
 
@@ -156,21 +177,23 @@ class _Maker:
         self._make_spec = make_spec
         self._random = random.Random(f"{task.base_tree}:{task.gold_patch}")
         self._gold = graded_files(task, task.gold_files)
+        self._gate = asyncio.Semaphore(_NUM_AT_ONCE)
 
     async def make(self) -> Oracle:
-        recording = await self._record(self._task.fail_to_pass + self._task.pass_to_pass)
+        own = self._record(self._task.fail_to_pass + self._task.pass_to_pass)
+        recording, others = await _all(own, self._record(self._wide_files(), NUM_WIDE_TESTS))
         recorded = tuple(script for script in recording.scripts if script.steps)
         failing, passing = self._split(recorded)
         if not failing:
             return Oracle({}, {}, self._strength({}, (), 0, 0), 0.0)
-        wide = joined(await self._wide(recorded), "wide")
+        wide = joined(self._wide(recorded, others), "wide")
         required = (*failing, *joined(passing, "pass_to_pass"))
         compared, varied, num_variants, num_killed = await self._varied(recorded)
         every = (*required, *wide, *compared, *varied)
         # In either order: a step that needs what an earlier script left says nothing where that is not drawn.
         orders = zip((every, every, every[::-1]), GOLD_CONDITIONS, strict=True)
-        golds = [await self._replay(self._gold, order, conditions) for order, conditions in orders]
-        broken = await self._replay(graded_files(self._task), every)
+        golds = await _all(*(self._replay(self._gold, order, conditions) for order, conditions in orders))
+        broken = await self._replay(graded_files(self._task), every, _bounded(golds[1]))
         expected = {script.id: expect(script, golds, broken) for script in every}
         expected |= {script.id: only_yes_and_no(script, expected[script.id]) for script in compared}
         return Oracle(
@@ -198,6 +221,8 @@ class _Maker:
         }
 
     async def _record(self, test_ids: tuple[str, ...], max_tests: int = MAX_RECORDED_TESTS) -> Recording:
+        if not test_ids:
+            return Recording((), {})
         request = task_request(self._task, test_ids)
         bounds = {
             "timeout_s": request.timeout_s * _RECORDING_TIME,
@@ -214,18 +239,16 @@ class _Maker:
         timeout_s: float = _MAX_REPLAY_S,
     ) -> Replay:
         spec = replay_spec(self._task, self._make_spec, files)
-        return await self._recorder.replay(spec, scripts, self._task.source_paths, conditions, timeout_s=timeout_s)
+        async with self._gate:
+            return await self._recorder.replay(spec, scripts, self._task.source_paths, conditions, timeout_s=timeout_s)
 
-    async def _wide(self, required: Sequence[Script]) -> tuple[Script, ...]:
-        """Return scripts of other tests that reach the touched modules, within the bounds of an oracle."""
-        files = self._wide_files()
-        if not files:
-            return ()
+    def _wide(self, required: Sequence[Script], others: Recording) -> tuple[Script, ...]:
+        """Return those of ``others`` that reach the touched modules, within the bounds of an oracle."""
         known = {script.id for script in required}
         modules = touched_modules(self._task)
         reaching = [
             script
-            for script in (await self._record(files, NUM_WIDE_TESTS)).scripts
+            for script in others.scripts
             if script.id not in known and 0 < len(script.steps) <= MAX_STEPS and _reaches(script, modules)
         ]
         self._random.shuffle(reaching)
@@ -251,17 +274,19 @@ class _Maker:
         candidates = [*calls, *varied_scripts(recorded, NUM_CANDIDATES, self._random)]
         tried = _within(candidates, MAX_TRIED_STEPS)
         both = (*recorded, *tried)
-        golds = [await self._replay(self._gold, both, conditions, _MAX_TRIAL_S) for conditions in _TRIAL_CONDITIONS]
-        broken = await self._replay(graded_files(self._task), both, timeout_s=_MAX_TRIAL_S)
-        expected = {script.id: expect(script, golds, broken) for script in both}
-        # A variant may not end; gold has.
-        timeout_s = min(_MAX_TRIAL_S, _VARIANT_TIME * (1.0 + golds[0].duration_s))
+        golds = await _all(*(self._replay(self._gold, both, one, _MAX_TRIAL_S) for one in _TRIAL_CONDITIONS))
+        bounded = _bounded(golds[0])
+        once = replace(bounded, max_late=1)
         files = [{**self._gold, **variant} for variant in gold_variants(self._task, NUM_VARIANTS, self._random)]
-        replays = [await self._replay(variant, recorded, timeout_s=timeout_s) for variant in files]
-        told = {number for number, replay in enumerate(replays) if "timed out" in replay.unfinished.values()}
-        told = told.union(*(killed(script.id, expected[script.id], replays) for script in recorded))
-        hard = sorted(range(len(files)), key=told.__contains__)[:NUM_TRIED_VARIANTS]
-        trials = [await self._replay(files[number], tried, timeout_s=timeout_s) for number in hard]
+        broken, *replays = await _all(
+            self._replay(graded_files(self._task), both, bounded, _MAX_TRIAL_S),
+            *(self._replay(variant, recorded, once, _MAX_TRIAL_S) for variant in files),
+        )
+        expected = {script.id: expect(script, golds, broken) for script in both}
+        late = {number for number, replay in enumerate(replays) if "timed out" in replay.unfinished.values()}
+        told = late.union(*(killed(script.id, expected[script.id], replays) for script in recorded))
+        hard = sorted({*range(len(files))} - late, key=lambda number: (number in told, number))[:NUM_TRIED_VARIANTS]
+        trials = await _all(*(self._replay(files[number], tried, once, _MAX_TRIAL_S) for number in hard))
         kills = {script.id: killed(script.id, expected[script.id], [*trials, broken]) for script in tried}
         told |= {hard[number] for number in set().union(*kills.values()) if number < len(hard)}
         varied = joined_sets(covering_sets(tried, kills), "varied")
@@ -270,9 +295,8 @@ class _Maker:
     async def _compared(self, objects: Mapping[str, Sequence[Made]]) -> tuple[Script, ...]:
         """Return scripts that compare ``objects``."""
         trials, conditions = trial_scripts(objects), _TRIAL_CONDITIONS if objects else ()
-        return compared_scripts(
-            objects, [await self._replay(self._gold, trials, condition, _MAX_TRIAL_S) for condition in conditions]
-        )
+        replays = (self._replay(self._gold, trials, condition, _MAX_TRIAL_S) for condition in conditions)
+        return compared_scripts(objects, await _all(*replays))
 
     def _split(self, recorded: Iterable[Script]) -> tuple[tuple[Script, ...], tuple[Script, ...]]:
         """Return the scripts of `fail_to_pass`, and those of `pass_to_pass`."""

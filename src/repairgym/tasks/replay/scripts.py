@@ -130,6 +130,8 @@ class Replay:
     executed: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Script id -> functions of the tree (``path::first_line``) that ran from the start of its process on; of those
     scripts that were played apart and came to their end."""
+    cpu_s: float = 0.0
+    """Processor time of the processes that played; forks of theirs are left out."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,10 @@ class Conditions:
     clock_shift_s: float = 0.0
     is_apart: bool = False
     """Each script has a process of its own; else they share one, and one that ends it early has the next in another."""
+    cpu_s: float = 0.0
+    """A process that has used more is late, whatever else the machine does; 0: no bound."""
+    max_late: int = 4
+    """After so many late scripts no other one is played."""
 
 
 @cache
@@ -238,6 +244,8 @@ async def replay(
         "hash_seed": conditions.hash_seed,
         "clock_shift_s": conditions.clock_shift_s,
         "is_apart": conditions.is_apart,
+        "cpu_s": conditions.cpu_s,
+        "max_late": conditions.max_late,
         "timeout_s": timeout_s,
         "script_timeout_s": script_timeout_s,
     }
@@ -250,11 +258,15 @@ def _parse(scripts: Sequence[Script], done: ExecResult) -> Replay:
     observations: dict[str, list[Observation]] = {script.id: [] for script in scripts}
     problems: dict[str, str] = {}
     executed: dict[str, frozenset[str]] = {}
+    cpu_s = 0.0
     for line in done.stdout.splitlines():
         try:
             number, *content = json.loads(line)
         except ValueError:
             continue  # cut off when the process was killed
+        if number is None:
+            cpu_s = content[0]
+            continue
         script = scripts[number]
         match content:
             case [str(reason)]:
@@ -270,6 +282,7 @@ def _parse(scripts: Sequence[Script], done: ExecResult) -> Replay:
         {name: reason for name, reason in unfinished.items() if reason},
         done.duration_s,
         executed,
+        cpu_s,
     )
 
 

@@ -3,7 +3,8 @@
 Reads a request, and scripts from its standard input: a JSON line of chunks each, a chunk is the text of its steps and
 how many objects each may change. Makes JSON lines on its standard output: one ``[script, step, answers]`` per chunk,
 an answer is kind and value of the result and of the changed objects; ``[script, null, functions]`` for a script that
-was played apart; one ``[script, reason]`` at the end of each script (empty for a whole one). Guarantees: it is not
+was played apart; one ``[script, reason]`` at the end of each script (empty for a whole one); at the end ``[null, s]``,
+the processor time of all subjects. Guarantees: it is not
 dumpable, so the subject, a process of the same user, reads neither its memory nor its descriptors; the first subject
 is a fork from before any script was read, a later one another interpreter, so neither inherits a script; a chunk is
 sent after all earlier answers were received; answers are bounded and have one form, anything else ends their script.
@@ -27,6 +28,9 @@ _PR_SET_DUMPABLE = 4
 _MAX_FRAME_BYTES = 8 << 20
 _MAX_VALUE_CHARS = 2000
 _MAX_STARTS = 4
+_POLL_S = 0.05
+_CPU_CLOCK = 2
+"""Of a process, in the numbers that Linux gives its clocks."""
 _FRAMEWORK = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "repairgym_guest"})
 """Modules of an interpreter that runs tests, which a subject has to load for itself."""
 _KINDS = frozenset({"plain", "error", "state", "opaque"})
@@ -57,6 +61,7 @@ class Subject:
             os.close(fd)
         self._source, self._target = from_subject[0], to_subject[1]
         self._received = b""
+        self._max_cpu_s = request["cpu_s"]
         os.set_blocking(self._source, False)
         os.set_blocking(self._target, False)
         own = {name: request[name] for name in ("imports", "clock_shift_s", "is_apart")}
@@ -109,11 +114,17 @@ class Subject:
         self._received = data[count:]
         return data[:count]
 
-    @staticmethod
-    def _wait(readable: List[int], writable: List[int], deadline: float) -> None:
-        remaining_s = deadline - time.monotonic()
-        if remaining_s <= 0 or not any(select.select(readable, writable, [], remaining_s)):
-            raise SubjectError("timed out")
+    def _wait(self, readable: List[int], writable: List[int], deadline: float) -> None:
+        while True:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0 or (self._max_cpu_s and self.cpu_s() > self._max_cpu_s):
+                raise SubjectError("timed out")
+            if any(select.select(readable, writable, [], min(remaining_s, _POLL_S))):
+                return
+
+    def cpu_s(self) -> float:
+        """Return the processor time that the process has used, its children left out."""
+        return time.clock_gettime((~self.pid << 3) | _CPU_CLOCK)
 
     def end(self) -> None:
         """Kill the process and its children."""
@@ -193,7 +204,9 @@ class Feeder:
         self._request = request
         self._deadline = time.monotonic() + request["timeout_s"]
         self._num_starts = 0
+        self._num_late = 0
         self._problem = "died"
+        self._cpu_s = 0.0
         self._subject: Optional[Subject] = None
         self._fork: Optional[Subject] = None
         """The first subject, where a fork of this process has the conditions of the request."""
@@ -209,7 +222,7 @@ class Feeder:
         except SubjectError as error:
             # Code that cannot be imported once is not given the time of every script.
             self._num_starts, self._problem = _MAX_STARTS, f"setup: {error}"
-            subject.end()
+            self._end(subject)
             raise SubjectError(self._problem) from None
         self._num_starts += 1
         return subject
@@ -225,8 +238,19 @@ class Feeder:
         except SubjectError as error:
             _write([number, str(error)])
             if self._subject is not None:
-                self._subject.end()
+                self._end(self._subject)
                 self._subject = None
+            self._num_late += str(error) == "timed out"
+            if self._num_late >= self._request["max_late"]:
+                self._num_starts, self._problem = _MAX_STARTS, "timed out"
+
+    def _end(self, subject: Subject) -> None:
+        self._cpu_s += subject.cpu_s()
+        subject.end()
+
+    def finish(self) -> None:
+        """Write the processor time of all subjects."""
+        _write([None, self._cpu_s + (self._subject.cpu_s() if self._subject else 0.0)])
 
     def _play(self, subject: Subject, number: int, chunks: List[Any], deadline: float) -> None:
         """Play one script; without an end of the process, the next one is played in it, too."""
@@ -249,5 +273,6 @@ def main(request: Dict[str, Any]) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     for number, line in enumerate(sys.stdin):
         feeder.play(number, json.loads(line))
+    feeder.finish()
     sys.stdout.flush()
     os._exit(0)
