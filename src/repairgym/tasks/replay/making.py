@@ -148,9 +148,9 @@ async def make_oracle(task: Task, recorder: Recorder, make_spec: MakeSpec) -> Or
 async def _all(*running: Awaitable[One]) -> list[One]:
     """Return what ``running`` return, after all have ended, also where one fails."""
     ended = await asyncio.gather(*running, return_exceptions=True)
-    for one in ended:
-        if isinstance(one, BaseException):
-            raise one
+    for result in ended:
+        if isinstance(result, BaseException):
+            raise result
     return cast("list[One]", ended)
 
 
@@ -274,7 +274,9 @@ class _Maker:
         candidates = [*calls, *varied_scripts(recorded, NUM_CANDIDATES, self._random)]
         tried = _within(candidates, MAX_TRIED_STEPS)
         both = (*recorded, *tried)
-        golds = await _all(*(self._replay(self._gold, both, one, _MAX_TRIAL_S) for one in _TRIAL_CONDITIONS))
+        golds = await _all(
+            *(self._replay(self._gold, both, conditions, _MAX_TRIAL_S) for conditions in _TRIAL_CONDITIONS)
+        )
         bounded = _bounded(golds[0])
         once = replace(bounded, max_late=1)
         files = [{**self._gold, **variant} for variant in gold_variants(self._task, NUM_VARIANTS, self._random)]
