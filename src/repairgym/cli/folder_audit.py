@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from repairgym.cli.display import ProgressDisplay
 from repairgym.cli.options import print_json
-from repairgym.errors import IndexUnavailableError, TaskError
+from repairgym.errors import TaskError
 from repairgym.tasks.audit.foreign.defects import KINDS, AuditReport
 from repairgym.tasks.audit.foreign.foreign import audit_foreign
 from repairgym.tasks.audit.foreign.harbor_folder import find_folders
@@ -34,31 +34,18 @@ def audit_harbor(path: Path, as_json: bool) -> None:
 async def _audit_all(folders: list[Path], progress: ProgressDisplay) -> list[AuditReport]:
     from repairgym.config.sandbox import SandboxConfig
     from repairgym.sandbox.probe import create_backend
+    from repairgym.tasks.audit.foreign.place import environment_of
+    from repairgym.tasks.layers.store import LayerStore
 
-    backend = create_backend(SandboxConfig())
+    backend, store = create_backend(SandboxConfig()), LayerStore()
     reports = []
     try:
         for number, folder in enumerate(folders):
             progress("audit", number, len(folders), folder.name)
-            reports.append(await audit_foreign(folder, backend, _environment(folder)))
+            reports.append(await audit_foreign(folder, backend, environment_of(folder, store)))
     finally:
         await backend.close()
     return reports
-
-
-def _environment(folder: Path) -> Path:
-    """Return the environment of the folder's own lock, or one with pytest alone where that cannot be built."""
-    from repairgym.tasks.layers.environments import build_environment, read_lock
-    from repairgym.tasks.layers.store import LayerStore
-
-    store, lock = LayerStore(), folder / "environment" / "requirements.txt"
-    text = lock.read_text(encoding="utf-8") if lock.is_file() else ""
-    if "--hash=sha256:" in text:
-        try:
-            return build_environment(store, text)[1]
-        except IndexUnavailableError:
-            pass
-    return build_environment(store, read_lock(()))[1]
 
 
 def _as_data(report: AuditReport) -> dict[str, object]:

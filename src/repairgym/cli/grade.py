@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -13,10 +15,12 @@ from repairgym.config.commands import GradeCommandConfig
 from repairgym.config.loading import to_toml
 from repairgym.errors import ConfigError, InputError, Interrupted, SandboxError, TaskError
 from repairgym.records import Task
+from repairgym.tasks.audit.foreign.harbor_folder import holds_task_folders
 from repairgym.tasks.store import FUNNEL_FILE, TaskStore
 
 if TYPE_CHECKING:
-    from repairgym.grading.predictions.reading import RejectedEntry
+    from repairgym.grading.predictions.harbor_folders import FolderTask
+    from repairgym.grading.predictions.reading import Prediction, RejectedEntry
     from repairgym.grading.predictions.results import GradedPrediction, GradingSummary, ResultsFolder
 
 _MAX_SHOWN = 5
@@ -37,8 +41,8 @@ def grade(
         list[str],
         typer.Argument(
             metavar="[TASKS] PREDICTIONS [SETTINGS]...",
-            help="Folder of tasks (with --dataset: may be left out, then it is `tasks`), SWE-bench predictions (JSON "
-            "lines, list or object), settings a.b=value.",
+            help="Folder of tasks, or of Harbor task folders (with --dataset: may be left out, then it is `tasks`), "
+            "SWE-bench predictions (JSON lines, list or object), settings a.b=value.",
         ),
     ],
     preset: Preset = "",
@@ -58,15 +62,21 @@ def grade(
     Example: repairgym grade tasks preds.jsonl num_workers=4
 
     Example: repairgym grade --dataset verified preds.jsonl
+
+    Example: repairgym grade harbor-folders preds.jsonl
     """
     call, settings = _read_call(files, dataset)
     resolved = resolve(GradeCommandConfig, settings, preset, config, dry_run)
-    check_tasks(call.tasks)
+    has_folders = not TaskStore(call.tasks).has_tasks and holds_task_folders(call.tasks)
+    if not has_folders:
+        check_tasks(call.tasks)
+    elif dataset:
+        raise ConfigError(f"--dataset is of task folders that repairgym built, and {call.tasks} holds Harbor folders")
     from repairgym.grading.predictions.results import ResultsFolder
 
     predictions = call.predictions
     results = ResultsFolder(out or predictions.with_name(predictions.stem + "-graded"))
-    summary, differences = _grade(resolved, call, results)
+    summary, differences = (_grade_folders if has_folders else _grade)(resolved, call, results)
     if as_json:
         typer.echo(summary.model_dump_json(indent=2))
     else:
@@ -119,6 +129,55 @@ def _grade(config: GradeCommandConfig, call: Call, results: ResultsFolder) -> tu
     summary, report = summarize(graded, file.rejected, len(ids)), swe_bench_report(graded, ids, file.rejected)
     results.write_totals(summary, report)
     return summary, report.get("differences", [])
+
+
+def _grade_folders(
+    config: GradeCommandConfig, call: Call, results: ResultsFolder
+) -> tuple[GradingSummary, list[Difference]]:
+    """Grade predictions for Harbor folders: the official verdict is that of a folder's own verifier."""
+    from repairgym.grading.predictions.harbor_folders import read_folder_tasks
+    from repairgym.grading.predictions.reading import read_predictions, reject_unknown
+    from repairgym.grading.predictions.results import summarize, swe_bench_report
+
+    tasks = read_folder_tasks(call.tasks)
+    file = reject_unknown(read_predictions(call.predictions), tasks)
+    results.write(results.folder / "config.toml", to_toml(config).rstrip("\n"))
+    keys = {p.instance_id: tasks[p.instance_id].key(p.model_patch, config.grading) for p in file.predictions}
+    known = {p.instance_id: results.load(p, keys[p.instance_id]) for p in file.predictions}
+    left = [prediction for prediction in file.predictions if known[prediction.instance_id] is None]
+    graded = [result for result in known.values() if result is not None]
+    try:
+        graded += asyncio.run(_run_folders(config, tasks, left, results))
+    except KeyboardInterrupt as error:
+        raise Interrupted("stored results are kept, the same command resumes there") from error
+    summary, report = summarize(graded, file.rejected, len(tasks)), swe_bench_report(graded, tuple(tasks))
+    results.write_totals(summary, report)
+    return summary, report.get("differences", [])
+
+
+async def _run_folders(
+    config: GradeCommandConfig, tasks: dict[str, FolderTask], left: list[Prediction], results: ResultsFolder
+) -> list[GradedPrediction]:
+    from repairgym.cli.display import ProgressDisplay
+    from repairgym.grading.predictions.harbor_folders import grade_folders
+    from repairgym.grading.predictions.pool import GradeRequest, GradingPool
+    from repairgym.sandbox.probe import create_backend
+
+    certified = [(p, task) for p in left if (task := tasks[p.instance_id].certified)]
+    with GradingPool(config) as pool:
+        answers = pool.run([GradeRequest(task, p.model_patch) for p, task in certified])
+        ours = {certified[index][0].instance_id: answer for index, answer in answers}
+    graded, backend = [], create_backend(config.sandbox)
+    try:
+        with ProgressDisplay() as progress:
+            workers = config.num_workers or os.cpu_count() or 1
+            async for result in grade_folders(tasks, left, ours, backend, config.grading, workers):
+                results.save(result)
+                graded.append(result)
+                progress("grade", len(graded), len(left), result.instance_id)
+    finally:
+        await backend.close()
+    return graded
 
 
 def _instances(config: GradeCommandConfig, call: Call) -> tuple[dict[str, Task], dict[str, str]]:

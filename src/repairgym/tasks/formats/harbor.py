@@ -4,7 +4,8 @@ Harbor runs any container task, so that a folder says little about repository, p
 put the whole record into ``tests/config.json``; it is read if present, as is a reference patch in a here-document of
 ``solution/solve.sh``. Written folders hold both, and a verifier that runs the tests by name and writes its reward to
 ``/logs/verifier/reward.txt``. A certified task runs without this project: its image is built from the locked packages
-and the agent's tree, without hidden tests and without the repair; its verifier restores every pinned test file first.
+and the agent's tree, without hidden tests and without the repair; its verifier has an image of its own, gets the
+agent's tree as an artifact, and restores every pinned test file first.
 """
 
 import json
@@ -49,9 +50,11 @@ class _TaskFile(Record):
     """The written part of ``task.toml`` (schema 1.1); missing limits are Harbor's own."""
 
     schema_version: str = "1.1"
+    artifacts: tuple[str, ...] = ()
+    """What a separate verifier gets from the agent's environment."""
     task: dict[str, str]
     metadata: dict[str, str]
-    verifier: dict[str, float] = {"timeout_sec": 1800.0}  # the bound of SWE-bench's harness
+    verifier: dict[str, float | str] = {"timeout_sec": 1800.0}  # the bound of SWE-bench's harness
     agent: dict[str, float] = {"timeout_sec": 3000.0}
     environment: dict[str, float] = {"build_timeout_sec": 600.0}
 
@@ -181,15 +184,24 @@ def certified_files(task: Task, tree: Path) -> Fields:
     """Return environment, verifier and solution of ``task`` with the pinned ``tree``, which must hold no link."""
     pinned = read_folder(tree)
     base = {path: value for path, value in {**pinned, **task.base_files}.items() if value is not None}
-    settings = {path for path in pinned if PurePosixPath(path).name in _LOADED_NAMES} - task.gold_files.keys()
-    tests = {path: pinned[path] for path in sorted({*task.test_paths, *settings}) if path in pinned}
+    loaded = {path for path in pinned if PurePosixPath(path).name in _LOADED_NAMES} - task.gold_files.keys()
+    tests = {path: pinned[path] for path in sorted({*task.test_paths, *loaded}) if path in pinned}
     gold = {path: text for path, text in task.gold_files.items() if text is not None}
     removed = "".join(f"rm -f {shlex.quote(path)}\n" for path, text in task.gold_files.items() if text is None)
     copy_gold = f'cp -r {_FOLDER_OF_SCRIPT}/files/." {WORK_FOLDER}/\ncd {WORK_FOLDER}\n'
+    settings = _TaskFile(
+        artifacts=(WORK_FOLDER,),
+        task={"name": task.id, "description": ""},
+        metadata=keep_filled({"repository": task.provenance.package, "created_at": task.created_at}),
+        verifier={"timeout_sec": 1800.0, "environment_mode": "separate"},
+    )
     return {
-        "environment/Dockerfile": _dockerfile(task),
+        TASK_FILE: to_toml(settings),
+        "environment/Dockerfile": _dockerfile(task, f"COPY base {WORK_FOLDER}"),
         "environment/requirements.txt": task.environment.lock,
         **_below("environment/base", base),
+        "tests/Dockerfile": _dockerfile(task, f"COPY . /tests\nRUN mkdir -p {WORK_FOLDER}"),
+        "tests/requirements.txt": task.environment.lock,
         "tests/test.sh": program(_certified_verifier(task)),
         **_below("tests/files", tests),
         SOLUTION_FILE: program(_SOLUTION_HEAD + copy_gold + removed),
@@ -205,7 +217,7 @@ def _search_path(task: Task) -> str:
     return ":".join(f"{WORK_FOLDER}/{path}".rstrip("/") for path in task.source_paths)
 
 
-def _dockerfile(task: Task) -> str:
+def _dockerfile(task: Task, content: str) -> str:
     packages = """COPY requirements.txt /tmp/requirements.txt
 RUN pip install --no-cache-dir --require-hashes -r /tmp/requirements.txt
 """
@@ -213,7 +225,7 @@ RUN pip install --no-cache-dir --require-hashes -r /tmp/requirements.txt
         link = "" if image.repository == WORK_FOLDER else f" && ln -s {WORK_FOLDER} {image.repository}"
         packages = f"ENV PATH={image.folder.rstrip('/')}/bin:$PATH\nRUN rm -rf {image.repository}{link}\n"
     return f"""FROM {base_image(task)}
-{packages}COPY base {WORK_FOLDER}
+{packages}{content}
 WORKDIR {WORK_FOLDER}
 ENV PYTHONPATH={_search_path(task)} PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 PYTHONDONTWRITEBYTECODE=1
 """

@@ -194,7 +194,8 @@ class _Audit:
             if "conftest" in outcome.marks:
                 evidence = f"a conftest.py in {self._folder.image.folder} was loaded"
                 self.add(Defect(kind="agent_conftest_loaded", evidence=evidence))
-        await self._try(place, late_forgery(), "a process of the agent wrote it while test.sh ran")
+        if not self._folder.is_separate:
+            await self._try(place, late_forgery(), "a process of the agent wrote it while test.sh ran")
 
     async def _try(self, place: Place, probe: Probe, action: str) -> Outcome:
         """Add the defect that ``probe`` is named after when it is rewarded twice: once can be luck."""

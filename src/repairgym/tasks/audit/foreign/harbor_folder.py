@@ -93,9 +93,27 @@ class HarborFolder:
         return {name: file.text for name, file in self.tests.items() if name.endswith((".sh", ".py", ".bash"))}
 
     @property
+    def is_separate(self) -> bool:
+        """True where the verifier runs in an environment of its own, with the artifacts of the agent's."""
+        verifier = self.settings.get("verifier", {})
+        default = "separate" if "environment" in verifier else "shared"
+        return bool(verifier.get("environment_mode", default) == "separate")
+
+    @property
+    def artifacts(self) -> tuple[str, ...]:
+        """Paths that a separate verifier gets from the agent's environment."""
+        entries = self.settings.get("artifacts", ())
+        return tuple(str(entry.get("source", "") if isinstance(entry, dict) else entry) for entry in entries)
+
+    @property
     def test_script(self) -> str:
         """The text of tests/test.sh."""
         return self.tests[TEST_SCRIPT].text
+
+
+def holds_task_folders(path: Path) -> bool:
+    """Return True where ``path`` is a task folder or holds some."""
+    return (path / TASK_FILE).is_file() or any(path.glob(f"*/{TASK_FILE}"))
 
 
 def find_folders(path: Path) -> list[Path]:

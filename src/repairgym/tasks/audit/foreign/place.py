@@ -12,13 +12,13 @@ import shlex
 import tarfile
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from repairgym.config.sandbox import SandboxLimits
-from repairgym.errors import SandboxUnavailableError
+from repairgym.errors import IndexUnavailableError, SandboxUnavailableError
 from repairgym.sandbox.base import ExecResult, Sandbox, SandboxBackend, SandboxSpec, Snapshot
 from repairgym.tasks.audit.foreign.harbor_folder import (
     DEFAULT_PATH,
@@ -30,6 +30,8 @@ from repairgym.tasks.audit.foreign.harbor_folder import (
     TaskFile,
 )
 from repairgym.tasks.audit.foreign.rewards import Reward, read_reward
+from repairgym.tasks.layers.environments import build_environment, read_lock
+from repairgym.tasks.layers.store import LayerStore
 
 IMAGE, OWN = "/testbed/.image", "/tmp/.harbor"
 """Folders that hold the image's files outside of /testbed and /tmp, and what a run adds."""
@@ -54,6 +56,8 @@ class Probe:
     name: str
     files: Mapping[str, str] = field(default_factory=dict)
     """Absolute path -> text."""
+    removed: tuple[str, ...] = ()
+    """Absolute paths of files that are removed."""
     script: str = ""
     """Shell code in the working folder."""
     background: str = ""
@@ -142,13 +146,33 @@ class Place:
         sandbox = await self._backend.create(self._spec, snapshot=self._snapshots[probe.is_solved])
         try:
             await _unpack(sandbox, {path: TaskFile(text.encode(), 0o755) for path, text in probe.files.items()})
+            if probe.removed:
+                await self._exec(sandbox, 'rm -f -- "$@"', cwd="/", arguments=tuple(map(physical, probe.removed)))
             if probe.script:
                 await self._exec(sandbox, probe.script)
+            if self._folder.is_separate:
+                sandbox = await self._carried_over(sandbox)
             await self._exec(sandbox, f"rm -rf {OWN}/tests", cwd="/")
             await _unpack(sandbox, _below("/tests", self._folder.tests))
             return await self._verify(sandbox, probe)
         finally:
             await sandbox.close()
+
+    async def _carried_over(self, sandbox: Sandbox) -> Sandbox:
+        """Close the agent's ``sandbox`` and return a new one with its artifacts, as Harbor's separate verifier has."""
+        files = await _image_files(sandbox)
+        carried = {
+            path: TaskFile(content, 0o755)
+            for path, content in files.items()
+            if any(PurePosixPath(path).is_relative_to(artifact) for artifact in self._folder.artifacts)
+        }
+        await sandbox.close()
+        fresh = await self._backend.create(self._spec, snapshot=self._snapshots[False])
+        if "Dockerfile" in self._folder.tests:  # the verifier's own image has nothing of the agent's
+            folders = tuple(map(physical, self._folder.artifacts))
+            await self._exec(fresh, 'rm -rf -- "$@"; mkdir -p -- "$@"', cwd="/", arguments=folders)
+        await _unpack(fresh, carried)
+        return fresh
 
     async def _verify(self, sandbox: Sandbox, probe: Probe) -> Outcome:
         settings = self._folder.settings.get("verifier", {})
@@ -199,6 +223,20 @@ class Place:
         return await sandbox.exec(
             ("bash", "-c", script, "bash", *arguments), timeout_s=timeout_s, cwd=folder, env=variables
         )
+
+
+def environment_of(path: Path, store: LayerStore) -> Path:
+    """Return the environment of the lock of the folder ``path``, or one with pytest alone where that cannot be built.
+
+    Raises:
+        IndexUnavailableError: no environment is here, and no index answers.
+    """
+    lock = path / "environment" / "requirements.txt"
+    text = lock.read_text(encoding="utf-8") if lock.is_file() else ""
+    if "--hash=sha256:" in text:
+        with suppress(IndexUnavailableError):
+            return build_environment(store, text)[1]
+    return build_environment(store, read_lock(()))[1]
 
 
 @asynccontextmanager
