@@ -152,3 +152,23 @@ def test_a_set_that_is_not_here_says_what_to_download(folder, capsys, monkeypatc
 def test_one_file_without_a_data_set_is_an_error(folder, capsys):
     assert run("grade", folder / "preds.jsonl", "num_workers=1") == 2
     assert "expected TASKS PREDICTIONS, or --dataset NAME PREDICTIONS" in capsys.readouterr().err
+
+
+def test_harbor_folders_are_graded_without_tasks(folder, capsys):
+    place = folder / "folders" / "one"
+    for name, text in {
+        "task.toml": "",
+        "environment/Dockerfile": "FROM golang:1.24\n",
+        "tests/test.sh": "true\n",
+    }.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
+    (folder / "two.jsonl").write_text(f"{entry('one')}\n{entry('other')}\n")
+    assert run("grade", folder / "folders", folder / "two.jsonl", "--dataset", "verified") == 2
+    assert "holds Harbor folders" in capsys.readouterr().err
+    assert run("grade", folder / "folders", folder / "two.jsonl") == 5
+    captured = capsys.readouterr()
+    assert "1 invalid, 1 rejected; 0.0% of 1 tasks resolved" in captured.out
+    assert "'other' is none of the 1 tasks" in captured.err
+    report = json.loads((folder / "two-graded" / "report.json").read_text())
+    assert report["failure_reasons"] == {"one": "the folder cannot be run here: needs the image golang:1.24"}

@@ -67,11 +67,7 @@ def grade(
     """
     call, settings = _read_call(files, dataset)
     resolved = resolve(GradeCommandConfig, settings, preset, config, dry_run)
-    has_folders = not TaskStore(call.tasks).has_tasks and holds_task_folders(call.tasks)
-    if not has_folders:
-        check_tasks(call.tasks)
-    elif dataset:
-        raise ConfigError(f"--dataset is of task folders that repairgym built, and {call.tasks} holds Harbor folders")
+    has_folders = _has_folders(call)
     from repairgym.grading.predictions.results import ResultsFolder
 
     predictions = call.predictions
@@ -91,6 +87,16 @@ def grade(
         )
     if summary.not_built and not summary.num_graded:
         raise TaskError(f"none of the predicted instances is built here, the first: {_entry(summary.not_built[0])}")
+
+
+def _has_folders(call: Call) -> bool:
+    """Return True for folders of Harbor; raise where the tasks of the call cannot be used."""
+    if TaskStore(call.tasks).has_tasks or not holds_task_folders(call.tasks):
+        check_tasks(call.tasks)
+        return False
+    if call.dataset:
+        raise ConfigError(f"--dataset is of task folders that repairgym built, and {call.tasks} holds Harbor folders")
+    return True
 
 
 def _read_call(words: list[str], dataset: str) -> tuple[Call, list[str]]:

@@ -1,4 +1,4 @@
-"""Verdicts on predictions for Harbor task folders: what the folder's own verifier rewards, and our verdict beside it.
+"""Verdicts on predictions for Harbor task folders: what the folder's own verifier rewards, and our verdict next to it.
 
 Reads folders and predictions. Makes `GradedPrediction` records, whose official verdict is the folder's. Guarantees:
 the verifier is separate: every run starts from the folder's state with the files of the patch alone, without processes,

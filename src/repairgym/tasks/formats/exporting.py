@@ -149,5 +149,10 @@ def _certified_record(task: Task, tree: Path, form: Format) -> tuple[UnbuiltTask
     stripped = strip_task(task, tree)
     if form.name != "harbor":
         return stripped, form.write(stripped, is_from_folder=False)
+    if task.source == "imported" and not task.environment.image:
+        raise RecordError(
+            "its environment was built from a record without hashes, so that no Dockerfile makes it; write it in "
+            "another format, or build the record in its image"
+        )
     on_image = stripped.model_copy(update={"image": base_image(task)})
     return stripped, form.write(on_image, is_from_folder=False) | certified_files(task, tree)

@@ -51,7 +51,7 @@ class _TaskFile(Record):
 
     schema_version: str = "1.1"
     artifacts: tuple[str, ...] = ()
-    """What a separate verifier gets from the agent's environment."""
+    """Paths that a separate verifier gets from the agent's environment."""
     task: dict[str, str]
     metadata: dict[str, str]
     verifier: dict[str, float | str] = {"timeout_sec": 1800.0}  # the bound of SWE-bench's harness
