@@ -41,8 +41,7 @@ def grade(
         list[str],
         typer.Argument(
             metavar="[TASKS] PREDICTIONS [SETTINGS]...",
-            help="Folder of tasks, or of Harbor task folders (with --dataset: may be left out, then it is `tasks`), "
-            "SWE-bench predictions (JSON lines, list or object), settings a.b=value.",
+            help="Folder of tasks (--dataset: default `tasks`) or of Harbor folders; SWE-bench predictions; settings.",
         ),
     ],
     preset: Preset = "",
