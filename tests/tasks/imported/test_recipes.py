@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tasks.formats.conftest import SAMPLES
 
 from repairgym.errors import InputError, TaskError
+from repairgym.tasks.formats.registry import FORMATS
 from repairgym.tasks.imported.harness import HarnessFiles, read_environment
 from repairgym.tasks.imported.interpreters import find_interpreter, installed_interpreters
 from repairgym.tasks.imported.recipes import RecipeError, find_recipe, requirements_of_repair
@@ -73,6 +75,49 @@ def test_without_anything_the_date_of_the_commit_bounds_what_the_project_declare
     recipe = find_recipe(make_task(), HarnessFiles())
     assert (recipe.source, recipe.python, recipe.requirements) == ("declared", "", ())
     assert recipe.uploaded_before == "2024-05-06T07:08:09Z"
+
+
+SMITH_SPECS = """
+_NEW = {"python": "3.10", "install": ["pip install -e .[test]"], "test_cmd": "pytest -rA"}
+MAP_REPO_TO_SPECS = {"acme/calc": {"0" * 40: {}, "abcdef12" + "0" * 32: _NEW}}
+MAP_REPO_VERSION_TO_SPECS = {"acme/calc": {"1.0": {"python": "3.8", "packages": "numpy"}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("swe_bench", ("specs", "3.8", ("numpy",), (), "")),
+        ("swe_gym", ("specs", "3.8", ("numpy",), (), "")),
+        ("swe_rebench", ("record", "3.9", ("pytest==8.0",), (), "2024-05-06T07:08:09Z")),
+        ("swe_smith", ("specs", "3.10", (), ("test",), "")),
+        ("multi_swe", ("declared", "", (), (), "")),
+        ("swe_bench_5", ("specs", "3.8", ("numpy",), (), "")),
+        ("harbor", ("specs", "3.8", ("numpy",), (), "")),
+    ],
+)
+def test_records_of_every_form_have_a_recipe(tmp_path: Path, name: str, expected: tuple[object, ...]) -> None:
+    (tmp_path / "specs.py").write_text(SMITH_SPECS)
+    recipe = find_recipe(FORMATS[name].read(SAMPLES[name]), HarnessFiles(specs=str(tmp_path / "specs.py")))
+    assert (recipe.source, recipe.python, recipe.requirements, recipe.extras, recipe.uploaded_before) == expected
+    assert recipe.runner == "pytest"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("r2e_gym", "names no test that fails before"), ("swe_rebench_v2", "its language is go")]
+)
+def test_forms_that_cannot_be_built_say_why(name: str, reason: str) -> None:
+    with pytest.raises(RecipeError, match=reason):
+        find_recipe(FORMATS[name].read(SAMPLES[name]), HarnessFiles())
+
+
+def test_specs_by_commit_need_enough_of_it(tmp_path: Path) -> None:
+    (tmp_path / "specs.py").write_text(SMITH_SPECS)
+    files = HarnessFiles(specs=str(tmp_path / "specs.py"))
+    assert files.specs_of("acme/calc", "", "abcdef12")["python"] == "3.10"
+    assert files.specs_of("acme/calc", "", "abcdef12" + "0" * 32)["python"] == "3.10"
+    assert files.specs_of("acme/calc", "", "abcdef") == files.specs_of("acme/calc", "", "") == {}
+    assert files.specs_of("acme/calc", "1.0", "abcdef12")["python"] == "3.8"
 
 
 def test_the_names_of_the_tests_decide_the_runner() -> None:

@@ -170,7 +170,7 @@ class _FolderJudge:
             unresolved: dict[str, object] = {"official": "unresolved", "is_applied": False}
             return unresolved if ours else {**unresolved, "verdict": verdict}
         is_rewarded = await self._reward(files, _HASH_SEEDS[0])
-        official = {"official": "resolved" if is_rewarded else "unresolved"}
+        official: dict[str, object] = {"official": "resolved" if is_rewarded else "unresolved"}
         return official if ours else {**official, "verdict": await self._verdict(files, is_rewarded)}
 
     async def _verdict(self, files: Files, is_rewarded: bool) -> Verdict:

@@ -1,9 +1,10 @@
 """Environments and installation specs from the user's own copy of a harness; nothing of it is part of this package.
 
 Reads a folder of conda environment files (``ID/environment.yml``, ``OWNER__NAME/NUMBER/environment.yml`` or ``ID.yml``)
-and a Python file that assigns ``MAP_REPO_VERSION_TO_SPECS...`` (repository -> version -> specs), as the package
-`swebench` has one. Makes requirement lines and tables. Guarantees: environment files are parsed only; the file of specs
-runs in a process of its own, as the program of the user that it is; a broken file is an `InputError`.
+and a Python file that assigns ``MAP_REPO_VERSION_TO_SPECS...`` (repository -> version -> specs), as the packages of
+SWE-bench and SWE-Gym have one, or ``MAP_REPO_TO_SPECS`` (repository -> commit -> specs), as SWE-smith has one. Makes
+requirement lines and tables. Guarantees: environment files are parsed only; the file of specs runs in a process of its
+own, as the program of the user that it is; a broken file is an `InputError`.
 """
 
 import json
@@ -19,6 +20,7 @@ from repairgym.errors import InputError
 
 Specs = dict[str, dict[str, dict[str, Any]]]
 _TIMEOUT_S = 60.0
+_LEAST_COMMIT_CHARACTERS = 7
 _PYTHON_BUILD = re.compile(r"py(\d|h|$|_)|^\d+$")
 """Build texts of conda packages that hold Python code."""
 _CONDA_NAMES = {
@@ -29,8 +31,12 @@ _CONDA_NAMES = {
 _READ_SPECS = """
 import json, runpy, sys
 values = runpy.run_path(sys.argv[1])
-tables = [value for name, value in values.items() if name.startswith("MAP_REPO_VERSION_TO_SPECS")]
-print(json.dumps({repo: specs for table in tables for repo, specs in table.items()}))
+names = ("MAP_REPO_VERSION_TO_SPECS", "MAP_REPO_TO_SPECS")
+tables = [value for name, value in values.items() if name.startswith(names)]
+merged = {}
+for repo, specs in (item for table in tables for item in table.items()):
+    merged.setdefault(repo, {}).update(specs)
+print(json.dumps(merged))
 """
 
 
@@ -44,9 +50,21 @@ class HarnessFiles:
             raise InputError(f"there is no folder {self._folder} with environment files; name another")
         self._specs = _read_specs(Path(specs)) if specs else {}
 
-    def specs_of(self, repository: str, version: str) -> dict[str, Any]:
-        """Return the installation specs of a version of a repository; empty without any."""
-        return dict(self._specs.get(repository, {}).get(version, {}))
+    def specs_of(self, repository: str, version: str, commit: str = "") -> dict[str, Any]:
+        """Return the installation specs of a version, else of a commit, of a repository; empty without any.
+
+        Either id of the commit may be cut.
+        """
+        known = self._specs.get(repository, {})
+        if version in known:
+            return dict(known[version])
+        num = _LEAST_COMMIT_CHARACTERS
+        cut = (
+            name
+            for name in known
+            if len(name) >= num <= len(commit) and (name.startswith(commit) or commit.startswith(name))
+        )
+        return dict(known.get(next(cut, ""), {}))
 
     def environment_of(self, task_id: str) -> tuple[str, tuple[str, ...]] | None:
         """Return Python version and exact requirements of the environment file of a task; None without a file."""
@@ -93,5 +111,7 @@ def _read_specs(path: Path) -> Specs:
     except (ValueError, subprocess.TimeoutExpired) as error:
         raise InputError(f"{path} is no file of specs ({error}); name constants/python.py of swebench") from error
     if not specs:
-        raise InputError(f"{path} assigns no MAP_REPO_VERSION_TO_SPECS; name constants/python.py of swebench")
+        raise InputError(
+            f"{path} assigns no MAP_REPO_VERSION_TO_SPECS or MAP_REPO_TO_SPECS; name constants/python.py of swebench"
+        )
     return specs

@@ -69,7 +69,8 @@ def find_recipe(task: UnbuiltTask, files: HarnessFiles, uploaded_before: str = "
     """
     runner = _runner_of(task)
     install = task.extra.get("install_config")
-    fields: dict[str, Any] = install if isinstance(install, dict) else files.specs_of(task.repository, task.version)
+    specs = files.specs_of(task.repository, task.version, task.base_commit)
+    fields: dict[str, Any] = install if isinstance(install, dict) else specs
     exact = files.environment_of(task.id) if not task.lock else (task.python, tuple(task.lock.splitlines()))
     source: RecipeSource = "record" if task.lock or install else "specs" if fields else "declared"
     if exact and not task.lock:
