@@ -276,6 +276,7 @@ class BuildStep(Record):
 
 Split = Literal["train", "validation", "test"]
 SourceKind = Literal["releases", "mutations", "history", "breakages", "imported"]
+ChangeKind = Literal["fix", "feature", "refactoring", "test_only"]
 
 
 class Task(Record):

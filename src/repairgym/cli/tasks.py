@@ -18,6 +18,7 @@ from repairgym.cli.options import Config, DryRun, Overrides, Preset, TaskFolder,
 from repairgym.cli.task_adding import add
 from repairgym.cli.task_audit import audit, strengthen
 from repairgym.cli.task_backtest import backtest
+from repairgym.cli.task_describing import describe
 from repairgym.cli.task_exchange import checkout, export_tasks, import_tasks
 from repairgym.cli.task_imported import build_imported
 from repairgym.cli.task_replays import replay_tasks
@@ -47,6 +48,7 @@ app.command()(add)
 app.command("import")(import_tasks)
 app.command("export")(export_tasks)
 app.command()(checkout)
+app.command()(describe)
 app.command()(show)
 app.command()(stats)
 app.command()(audit)
@@ -114,8 +116,18 @@ def _make(folder: Path, resolved: TasksConfig) -> None:
     tasks = store.load()
     for (split, source), count in sorted(Counter((task.split, task.source) for task in tasks).items()):
         typer.echo(f"{split:<12}{source:<12}{count:>6}")
+    _print_kinds(store)
     typer.echo(f"{len(tasks)} tasks in {folder}; reasons for the others: {folder / FUNNEL_FILE}")
     typer.echo(f"the log of the first one of a reason: repairgym tasks stats {folder} --log REASON")
+
+
+def _print_kinds(store: TaskStore) -> None:
+    """Print how many real bugs of other kinds were left out, and how to keep them."""
+    for source, counts in store.load_document(FUNNEL_FILE).get("total", {}).items():
+        left = {reason.removeprefix("kind_"): count for reason, count in counts.items() if reason.startswith("kind_")}
+        if left:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(left.items()))
+            typer.echo(f"{source}: left out by {source}.kinds: {kinds}; {source}.kinds=[] keeps all")
 
 
 def _why_empty(unit: Unit) -> str:

@@ -9,7 +9,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from repairgym.config.sandbox import LayersConfig, SandboxConfig
-from repairgym.records import Record, Split
+from repairgym.records import ChangeKind, Record, Split
 
 MadeSource = Literal["releases", "mutations", "history", "breakages"]
 
@@ -64,6 +64,8 @@ class PairConfig(Record):
     """Passing tests that a task keeps."""
     num_baseline_runs: int = Field(3, ge=1)
     """Runs of the fixed state whose agreement makes a test stable."""
+    kinds: tuple[ChangeKind, ...] = ("fix",)
+    """Kinds of change that become tasks (`RULES` in `tasks/issues/kinds.py`); empty: all."""
 
 
 class ReleaseConfig(PairConfig):

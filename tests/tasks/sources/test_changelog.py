@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.tasks.sources.changelog import Clues, best_entry, clean_entry, read_entries
+from repairgym.tasks.issues.assignment import assign_entries
+from repairgym.tasks.sources.changelog import MIN_FIT, Clues, clean_entry, read_entries
+
+
+def best_entry(entries: list[str], clues: Clues) -> str:
+    (number,) = assign_entries([[clues.score(entry) for entry in entries]], MIN_FIT)
+    return "" if number is None else entries[number]
+
 
 RST = """
 Development Version
@@ -103,7 +110,7 @@ def test_numbers_in_the_source_of_failing_tests_are_clues() -> None:
 
 def test_forms_of_a_word_are_one_and_changed_lines_break_ties() -> None:
     entries = ["Faster removal of nested groups.", "Faster removal of plain words."]
-    clues = Clues.collect([], ["t.py::test_removes_it"], "nested = tokens.group()")
+    clues = Clues.collect([], ["t.py::test_faster_to_remove_it"], "nested = tokens.group()")
     assert best_entry(entries, clues) == entries[0]
 
 

@@ -13,17 +13,16 @@ from repairgym.config.tasks import HistoryConfig, TasksConfig
 from repairgym.errors import InputError
 from repairgym.tasks.build.build_tasks import build, plan
 from repairgym.tasks.build.validation import task_layers
+from repairgym.tasks.issues.cleaning import clean_message, reveals
+from repairgym.tasks.issues.commit_texts import Issue, load_issues
 from repairgym.tasks.layers.catalogue import Repository
 from repairgym.tasks.layers.repositories import GitRepository
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.sources.fixes import Fix, find_hunks
 from repairgym.tasks.sources.history import (
-    clean_message,
     commit_lock,
     declared_requirements,
     find_candidates,
-    load_issues,
-    reveals,
 )
 from repairgym.tasks.store import TaskStore
 
@@ -158,7 +157,7 @@ def test_a_text_that_quotes_the_fix_is_not_used() -> None:
 def test_issue_files(tmp_path: Path) -> None:
     path = tmp_path / "issues.json"
     path.write_text(json.dumps({"3": {"title": "T", "body": None}}))
-    assert load_issues(str(path)) == {"3": "T"}
+    assert load_issues(str(path)) == {"3": Issue("T")}
     path.write_text('[{"title": "no number"}]')
     with pytest.raises(InputError, match="number"):
         load_issues(str(path))

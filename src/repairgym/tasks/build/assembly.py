@@ -18,6 +18,7 @@ from repairgym.config.tasks import TasksConfig
 from repairgym.diffs.make import unified_diff
 from repairgym.records import Certificate, Environment, Location, Provenance, SourceKind, Task, TestRun
 from repairgym.tasks.build.test_files import conftest_paths, cut_functions, file_of, function_id, functions_of
+from repairgym.tasks.issues.run_text import without_run_text
 from repairgym.tasks.layers.catalogue import Package, Project
 from repairgym.tasks.layers.metadata import license_of
 
@@ -32,12 +33,6 @@ _BUILD_WORDINGS = (
     "building {name} does not work any more: {message}",
     "the wheel of {name} cannot be used, {message}",
     "pip wheel . in {name}: {message}",
-)
-MAX_NAMES = 3
-_TEST_WORDINGS = (
-    "after the last change {tests}: {message}",
-    "regression, {tests} with: {message}",
-    "{tests}: {message}",
 )
 
 
@@ -54,7 +49,8 @@ def build_issue(name: str, message: str, generator: random.Random) -> str:
 
 
 def _first_line(message: str) -> str:
-    return message.strip().splitlines()[0][:MAX_MESSAGE_CHARS] if message.strip() else "see the failing test"
+    lines = without_run_text(message.strip()).splitlines()
+    return lines[0][:MAX_MESSAGE_CHARS] if lines else "see the failing test"
 
 
 NUM_VISIBLE_PASSING = 3
@@ -83,16 +79,6 @@ def choose_visible(failing: Sequence[str], passing: Sequence[str], run: TestRun)
     neighbours = [i for i in passing if function_id(i) not in functions][:NUM_VISIBLE_PASSING]
     visible = [i for i in (*failing, *passing) if function_id(i) == shown] + neighbours
     return Visibility(tuple(visible), tuple(i for i in failing if function_id(i) != shown), reported)
-
-
-def tests_issue(failing: Sequence[str], visibility: Visibility, run: TestRun, generator: random.Random) -> str:
-    """Report failing tests by name with one message, for a bug without another text."""
-    reported = visibility.reported or failing[0]
-    shown = functions_of((reported,) if visibility.reported else failing)
-    names = [test_id.partition("::")[2] for test_id in shown]
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    tests = f"{', '.join(names[:MAX_NAMES])}{more} {'fails' if len(names) == 1 else 'fail'}"
-    return generator.choice(_TEST_WORDINGS).format(tests=tests, message=_first_line(run.results[reported].message))
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,10 @@ class Package(Project):
         return Sdist(name=self.name, version=version, sha256=self.sdists[version])
 
 
+CHANGELOGS = ("CHANGE*", "HISTORY*", "NEWS*", "docs/change*", "docs/history*")
+"""Patterns of files that tell what a commit changes."""
+
+
 class Repository(Project):
     """A git repository: its bug-fix commits become tasks (`history`), and mutants of its newest one (`mutations`)."""
 
@@ -106,7 +110,7 @@ class Repository(Project):
     """Commit, tag or branch with the history; a pinned commit gives the same tasks next year."""
     subdirectory: str = ""
     """The project's root in the repository; every other path is relative to it."""
-    changelog: tuple[str, ...] = ("CHANGE*", "HISTORY*", "NEWS*", "docs/change*", "docs/history*")
+    changelog: tuple[str, ...] = CHANGELOGS
     """Glob patterns of files with added lines about a fix."""
     issues: str = ""
     """JSON file of issues: ``{"12": {"title": ..., "body": ...}}``, or a list of such objects with ``number``."""

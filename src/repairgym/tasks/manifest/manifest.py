@@ -64,8 +64,10 @@ class TaskEntry(Record):
     visible: str = ""
     shown: str = ""
     """Numbers of further failing tests that the agent's tree holds: those that `repairgym tasks strengthen` added."""
+    changelog_entry: str = ""
+    """Key of the entry of the sdist's changelog with which the issue text begins; empty without one."""
     issue: str = ""
-    """The issue text where it was generated; empty: an entry of the changelog, which is in the sdist."""
+    """The issue text, without that entry."""
     labels: dict[str, str]
     build: tuple[dict[str, Any], ...] = ()
     files: dict[str, str] = Field(default_factory=dict)
@@ -261,6 +263,8 @@ def _shown_tests(task: Task) -> list[str]:
 def _entry(task: Task, shared: SharedParts, lock: str) -> TaskEntry:
     number = {test_id: place for place, test_id in enumerate(shared.tests)}
     certificate = task.certificate
+    is_entry = task.labels.get("issue_source") == "changelog"
+    entry, _, rest = task.issue.partition("\n\n") if is_entry else ("", "", task.issue)
     return TaskEntry(
         id=task.id,
         source=task.source,
@@ -272,7 +276,8 @@ def _entry(task: Task, shared: SharedParts, lock: str) -> TaskEntry:
         keep=format_ranges(number[i] for i in task.pass_to_pass),
         visible=format_ranges(number[i] for i in task.visible_tests),
         shown=format_ranges(number[i] for i in _shown_tests(task)),
-        issue="" if task.labels.get("issue_source") == "changelog" else task.issue,
+        changelog_entry=text_key(entry) if entry else "",
+        issue=rest,
         labels={name: value for name, value in task.labels.items() if name != "package"},
         build=tuple(step.model_dump(mode="json", exclude_defaults=True) for step in task.build),
         files={path: "" if path in _SHIPPED_CHECKS else text_key(text) for path, text in task.pinned_files.items()},

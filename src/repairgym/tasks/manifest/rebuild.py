@@ -26,14 +26,15 @@ from repairgym.tasks.manifest.manifest import (
     parse_ranges,
     pinned_files,
     recorded_certificate,
+    text_key,
 )
 from repairgym.tasks.mutation.operators import Mutation
 from repairgym.tasks.mutation.settings_operators import find_edits
 from repairgym.tasks.sources.build_checks import with_check
+from repairgym.tasks.sources.changelog import read_entries
 from repairgym.tasks.sources.fixes import Fix, find_hunks
 from repairgym.tasks.sources.mutations import MutableFunction, Mutant, mutable_functions
 from repairgym.tasks.sources.pairs import texts_of
-from repairgym.tasks.sources.releases import changelog_entry
 from repairgym.tasks.sources.version_search import bound_edits, read_bounds
 from repairgym.tasks.store import TaskStore
 
@@ -49,7 +50,6 @@ class _Edit:
     broken: Texts
     gold: Texts
     location: Location | None = None
-    issue: str = ""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Rebuilder:
         is_build = entry.source == "breakages"
         generated = frozenset() if is_build else frozenset(pinned)
         first = tuple(i for i in failing if i not in shown and file_of(i) not in generated and _can_hide(i, tree))
-        edit = self._edit(entry, tree, first)
+        edit = self._edit(entry, tree)
         seen = {function_id(test_id) for test_id in visible}
         bug = Bug(
             project=package.model_copy(update={"plugins": ()}) if is_build else package,
@@ -168,13 +168,14 @@ class Rebuilder:
             labels=entry.labels,
             pinned_files=pinned,
         )
-        return bug, entry.issue or edit.issue
+        told = _changelog_text(entry, tree) if entry.changelog_entry else ""
+        return bug, "\n\n".join(filter(None, (told, entry.issue)))
 
-    def _edit(self, entry: TaskEntry, tree: Path, failing: tuple[str, ...]) -> _Edit:
+    def _edit(self, entry: TaskEntry, tree: Path) -> _Edit:
         if entry.source == "mutations":
             return self._mutation(entry, tree)
         if entry.source == "releases":
-            return self._release(entry, tree, failing)
+            return self._release(entry, tree)
         return (_bounds if entry.labels.get("operator") == "newer_dependency" else _settings)(entry, tree)
 
     def _mutation(self, entry: TaskEntry, tree: Path) -> _Edit:
@@ -190,7 +191,7 @@ class Rebuilder:
                 return _Edit({path: mutant.text}, {path: function.source}, location)
         raise _unknown(entry)
 
-    def _release(self, entry: TaskEntry, tree: Path, failing: tuple[str, ...]) -> _Edit:
+    def _release(self, entry: TaskEntry, tree: Path) -> _Edit:
         package, pair = self.content.package, (entry.base_version, entry.version)
         if pair not in self.pairs:
             older = texts_of(package, self.layers.tree(package.sdist(entry.base_version)))
@@ -201,8 +202,15 @@ class Rebuilder:
         fix = Fix(tuple(hunk for hunk in whole.hunks if hunk.number in wanted), whole.older, whole.newer)
         if not wanted or len(fix.hunks) != len(wanted):
             raise _unknown(entry)
-        issue = "" if entry.issue else changelog_entry(fix, tree, entry.version, failing)
-        return _Edit(fix.broken_files, fix.gold_files, fix.location(), issue)
+        return _Edit(fix.broken_files, fix.gold_files, fix.location())
+
+
+def _changelog_text(entry: TaskEntry, tree: Path) -> str:
+    """Return the entry of the changelog that ``entry`` names."""
+    for text in read_entries(tree, entry.version):
+        if text_key(text) == entry.changelog_entry:
+            return text
+    raise TaskError(f"{entry.id}: this version reads other changelog entries; use the version that recorded it")
 
 
 def _can_hide(test_id: str, tree: Path) -> bool:

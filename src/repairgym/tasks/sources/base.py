@@ -7,14 +7,14 @@ and machine architecture a source gives the same tasks.
 
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 from repairgym.config.tasks import TasksConfig
-from repairgym.records import Environment, Task, TestRequest
+from repairgym.records import ChangeKind, Environment, Task, TestRequest
 from repairgym.sandbox.base import SandboxBackend, SandboxSpec
 from repairgym.tasks.layers.bytecode import tree_with_bytecode
 from repairgym.tasks.layers.catalogue import Package, Project
@@ -78,6 +78,12 @@ class Drop(NamedTuple):
     """Row of the funnel."""
     log: str = ""
     """Text that says why, for the first one of a row."""
+
+
+def of_kinds(task: Task, kinds: Collection[ChangeKind]) -> Task | Drop:
+    """Return ``task`` if its label ``kind`` is one of ``kinds`` or these are empty, else a drop."""
+    kind = task.labels["kind"]
+    return task if not kinds or kind in kinds else Drop(f"kind_{kind}", f"{task.id}: {task.issue}")
 
 
 @dataclass

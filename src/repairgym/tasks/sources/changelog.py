@@ -1,21 +1,29 @@
 """Changelog entries as issue texts.
 
-Reads the changelog of an sdist. Makes the entry about a group of hunks. Guarantees: only entries of the given version
-count; an entry has to fit better than every other one; headings, versions, links and author credits are removed.
+Reads the changelog of an sdist, else the part of its README, documentation or `PKG-INFO` about a version. Makes
+entries, and their fit to groups of hunks. Guarantees: only entries of the given version count; an entry that names
+code, but none of the group's, does not fit; headings, versions, links and author credits are removed.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Self
 
 _FILE_NAME = re.compile(r"(change(s|log)?|history|news|versions|release[-_]?notes)(\.(rst|md|txt))?$", re.IGNORECASE)
 _VERSION_HEADING = re.compile(r"^(#+\s*)?(release|version|=+|-+)?\s*\[?v?\d+\.\d+[\w.]*\]?", re.IGNORECASE)
+_OTHER_PLACES = ("README*", "docs/*.rst", "docs/*.md", "docs/*.txt", "docs/source/*.rst", "PKG-INFO")
+"""Places of a list of changes in projects without a changelog."""
+_MAX_FILE_BYTES = 1_000_000
 _UNDERLINE = re.compile(r"^([=\-~^*#\"'`+])\1{2,}\s*$")
 _BULLET = re.compile(r"^(\s*)(?:[-*+•]|\d+[.)])\s+(.*)$")
 _ISSUE_NUMBER = re.compile(r"(?:issue|gh|bug|pr|#)[\s_#:-]*(\d{2,6})", re.IGNORECASE)
 _WORD = re.compile(r"[a-z]{4,}")
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w+")
+_CODE = re.compile(r"`([^`]+)`|\b([a-z]\w*(?:_\w+|\.[a-z_]\w+)+)\b")
+"""Code in an entry: between backticks, or a name that no language but code has."""
 _COMMON_WORDS = frozenset(
     _WORD.findall(
         "test tests testing with from that this when into have does issue regression should only also more added "
@@ -23,7 +31,8 @@ _COMMON_WORDS = frozenset(
     )
 )
 ISSUE_SCORE, NAME_SCORE, WORD_SCORE = 6, 3, 1
-MIN_SCORE = 2
+MIN_FIT = 3
+"""Least fit of an entry that becomes an issue text."""
 STEM_CHARS = 5
 
 
@@ -38,17 +47,26 @@ class Clues:
     """Stems of words in the failing tests' names and parameters."""
     code_words: frozenset[str] = frozenset()
     """Stems of words in the changed lines; they break ties."""
+    identifiers: frozenset[str] = frozenset()
+    """Names in the hunks and in the failing tests."""
 
     @classmethod
-    def collect(cls, names: Iterable[str], test_ids: Iterable[str], hunk_text: str, test_source: str = "") -> Self:
+    def collect(
+        cls, names: Iterable[str], test_ids: Iterable[str], hunk_text: str, test_source: str = "", old_text: str = ""
+    ) -> Self:
         """Collect clues from touched names, failing tests (ids and source) and the text of the hunks."""
+        names = list(names)
         tests = " ".join(test_id.partition("::")[2] for test_id in test_ids)
         parts = {part for name in names for part in name.split(".") if len(part) > 3 and not part.startswith("__")}
         numbers = _ISSUE_NUMBER.findall(f"{tests} {hunk_text} {test_source}")
-        return cls(frozenset(numbers), frozenset(parts), frozenset(_stems(tests)), frozenset(_stems(hunk_text)))
+        known = frozenset(_IDENTIFIER.findall(" ".join([hunk_text, old_text, test_source, *names])))
+        return cls(frozenset(numbers), frozenset(parts), frozenset(_stems(tests)), frozenset(_stems(hunk_text)), known)
 
     def score(self, entry: str) -> tuple[int, int]:
-        """Return the fit of ``entry``, and its fit to the changed lines."""
+        """Return the fit of ``entry``, and its fit to the changed lines; none for an entry on other names only."""
+        named = _named_code(entry)
+        if named and not named & self.identifiers:
+            return 0, 0
         numbers = set(_ISSUE_NUMBER.findall(entry)) & self.issue_numbers
         names = {name for name in self.names if re.search(rf"\b{re.escape(name)}\b", entry)}
         stems = _stems(entry)
@@ -62,29 +80,49 @@ def _stems(text: str) -> set[str]:
     return {word[:STEM_CHARS] for word in words if word not in _COMMON_WORDS}
 
 
+def _named_code(entry: str) -> set[str]:
+    """Return the names of code in ``entry``, exceptions left out: the last part of a dotted one."""
+    parts = ("".join(match).strip("(). ").rpartition(".")[2] for match in _CODE.findall(entry))
+    names = {name for part in parts for name in _IDENTIFIER.findall(part)}
+    return {name for name in names if not name.endswith(("Error", "Exception", "Warning"))}
+
+
 def read_entries(tree: Path, version: str) -> list[str]:
-    """Return the cleaned entries of ``version`` in the changelog of ``tree``; empty without any."""
-    for folder in (tree, tree / "docs", tree / "doc", tree / "docs" / "source"):
-        for path in sorted(folder.glob("*")) if folder.is_dir() else ():
-            if path.is_file() and _FILE_NAME.match(path.name):
-                section = _section(path.read_text(encoding="utf-8", errors="replace").splitlines(), version)
-                if entries := list(filter(None, map(clean_entry, _split_entries(section)))):
-                    return entries
+    """Return the cleaned entries of ``version`` that ``tree`` has; empty without any."""
+    for path in _places(tree):
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        parts = (*_split_entries(_section(lines, version)), _listed_version(lines, version))
+        if entries := list(filter(None, map(clean_entry, parts))):
+            return entries
     return []
 
 
-def best_entry(entries: list[str], clues: Clues) -> str:
-    """Return the entry that fits the clues better than every other one; empty without one."""
-    ranked = sorted(((clues.score(entry), entry) for entry in entries), reverse=True)
-    if not ranked or sum(ranked[0][0]) < MIN_SCORE:
-        return ""
-    is_tied = len(ranked) > 1 and ranked[1][0] == ranked[0][0]
-    return "" if is_tied else ranked[0][1]
+def _places(tree: Path) -> Iterator[Path]:
+    """Yield the files that may list changes, changelogs first."""
+    folders = [folder for folder in (tree, tree / "docs", tree / "doc", tree / "docs" / "source") if folder.is_dir()]
+    named = [path for folder in folders for path in sorted(folder.glob("*")) if _FILE_NAME.match(path.name)]
+    others = [path for pattern in _OTHER_PLACES for path in sorted(tree.glob(pattern))]
+    for path in dict.fromkeys((*named, *others)):
+        if path.is_file() and path.stat().st_size <= _MAX_FILE_BYTES:
+            yield path
+
+
+def _listed_version(lines: list[str], version: str) -> str:
+    """Return the item of ``version`` in a list of versions; empty without one."""
+    item = re.compile(rf"\s*[-*+]\s+v?{re.escape(version)}(?![\w.])[\s:,-]*(.*)")
+    for number, line in enumerate(lines):
+        if match := item.match(line):
+            rest = takewhile(lambda text: text.strip() and not _BULLET.match(text), lines[number + 1 :])
+            return " ".join([match[1], *(text.strip() for text in rest)])
+    return ""
 
 
 def clean_entry(entry: str) -> str:
     """Return an entry as plain text, without markup, links and credits."""
-    text = re.sub(r":[\w:]+:`~?([^`<]+?)(?:\s*<[^>]*>)?`", r"`\1`", entry)
+    text = re.sub(r"(?::(?:gh|pr|issue|user)s?:|\{(?:gh|pr|issue)s?\})`#?(\d+)`", r"#\1", entry)
+    text = re.sub(r"\{\w+\}(?=`)", "", text)
+    text = re.sub(r"\[(`[^`]+`)\]\[[^\]]*\]", r"\1", text)
+    text = re.sub(r":[\w:]+:`~?([^`<]+?)(?:\s*<[^>]*>)?`", r"`\1`", text)
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = re.sub(r"`([^`<]+?)\s*<[^>]*>`_+", r"\1", text)
     text = re.sub(r"``([^`]+)``", r"`\1`", text)

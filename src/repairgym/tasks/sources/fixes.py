@@ -164,4 +164,5 @@ class Fix:
 def fix_clues(fix: Fix, tree: Path, failing: Sequence[str]) -> Clues:
     """Return clues about a fix: touched names, failing tests with their source in ``tree``, changed lines."""
     names = [span.qualified_name for _, span in fix.touched_functions()]
-    return Clues.collect(names, failing, fix.new_text, test_sources(tree, failing))
+    old_text = "".join(line for hunk in fix.hunks for line in hunk.old_lines)
+    return Clues.collect(names, failing, fix.new_text, test_sources(tree, failing), old_text)

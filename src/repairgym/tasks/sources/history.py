@@ -11,26 +11,25 @@ commit is counted.
 """
 
 import configparser
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from repairgym.config.tasks import HistoryConfig
-from repairgym.errors import InputError, PackageNotFoundError, TaskError
+from repairgym.errors import PackageNotFoundError, TaskError
 from repairgym.records import Provenance, Task
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.tasks.build.validation import run_fresh
+from repairgym.tasks.issues.commit_texts import LINKED, CommitTexts, Issue, commit_text, load_issues
+from repairgym.tasks.issues.describing import Report, describe
 from repairgym.tasks.layers.catalogue import Repository
 from repairgym.tasks.layers.environments import resolve_lock
 from repairgym.tasks.layers.metadata import license_of, read_settings
 from repairgym.tasks.layers.repositories import Commit, GitRepository, UnsupportedTreeError, commit_tree
-from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult
-from repairgym.tasks.sources.changelog import clean_entry
+from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult, of_kinds
 from repairgym.tasks.sources.fixes import Fix, changes_code, find_hunks
 from repairgym.tasks.sources.pairs import BROKEN, Origin, Pair, texts_of
 
@@ -39,11 +38,6 @@ _FIX = re.compile(
     re.IGNORECASE,
 )
 _LINKED = re.compile(r"(?:fix(?:es|ed)?|close[sd]?|resolve[sd]?|issue|gh|bug)?[\s:(]*(?:#|issue|gh-)(\d{1,6})", re.I)
-_TRAILER = re.compile(r"^(co-authored-by|signed-off-by|reviewed-by|see-also|cc|change-id):", re.IGNORECASE)
-_MERGE = re.compile(r"^(merge (pull request|branch|remote)\b.*|\* .*)$", re.IGNORECASE)
-MAX_ISSUE_CHARS = 4000
-MIN_CODE_LINE_CHARS = 12
-"""Shorter lines of code are common words."""
 
 
 @dataclass(frozen=True)
@@ -112,62 +106,7 @@ def _drop_reason(candidate: Candidate, clone: GitRepository, config: HistoryConf
         return ""
     # Only the merged commits describe the changes of a merge.
     message = commit.message + clone.merged_messages(commit)
-    return "" if _FIX.search(message) or _LINKED.search(message) else "not_a_fix"
-
-
-def load_issues(path: str) -> dict[str, str]:
-    """Return issue texts by number from a JSON file; empty without one."""
-    if not path:
-        return {}
-    try:
-        raw = json.loads(Path(path).read_text(encoding="utf-8"))
-        items = raw.items() if isinstance(raw, dict) else ((item["number"], item) for item in raw)
-        return {str(number): _issue_text(item) for number, item in items}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        expected = 'expected {"12": {"title": "...", "body": "..."}} or a list of objects with "number"'
-        raise InputError(f"issues {path} cannot be used: {error}; {expected}") from error
-
-
-def _issue_text(item: dict[str, Any]) -> str:
-    body = re.sub(r"<!--.*?-->", "", item.get("body") or "", flags=re.DOTALL).strip()
-    return f"{item['title'].strip()}\n\n{body}".strip()[:MAX_ISSUE_CHARS]
-
-
-def commit_issue(
-    repository: Repository, clone: GitRepository, candidate: Candidate, fix: Fix, issues: dict[str, str]
-) -> tuple[str, str]:
-    """Return the issue text and its source: ``issue``, ``changelog`` or ``commit``; empty without a usable text."""
-    commit = candidate.commit
-    message = "\n".join([commit.message, clone.merged_messages(commit)])
-    linked = [issues[number] for number in _LINKED.findall(message) if number in issues]
-    texts = [(text, "issue") for text in linked]
-    texts += [(text, "changelog") for text in _changelog_entries(repository, clone, candidate)]
-    texts.append((clean_message(message), "commit"))
-    return next(((text, source) for text, source in texts if text and not reveals(text, fix)), ("", ""))
-
-
-def _changelog_entries(repository: Repository, clone: GitRepository, candidate: Candidate) -> list[str]:
-    commit, entries = candidate.commit, list[str]()
-    for path in candidate.others:
-        if any(fnmatchcase(path.lower(), pattern.lower()) for pattern in repository.changelog):
-            before = set((clone.text(commit.parents[0], path) or "").splitlines())
-            added = [line for line in (clone.text(commit.id, path) or "").splitlines() if line not in before]
-            entries.append(clean_entry(" ".join(line.strip() for line in added)))
-    return [entry for entry in entries if len(entry) >= MIN_CODE_LINE_CHARS]
-
-
-def clean_message(message: str) -> str:
-    """Return a commit message without trailers, merge lines, links and credits."""
-    lines = [line.strip() for line in message.splitlines()]
-    cleaned = [clean_entry(line) for line in lines if line and not _TRAILER.match(line) and not _MERGE.match(line)]
-    return "\n".join(dict.fromkeys(line for line in cleaned if line))[:MAX_ISSUE_CHARS]
-
-
-def reveals(text: str, fix: Fix) -> bool:
-    """Return True when ``text`` quotes a line of code that ``fix`` added."""
-    flat = " ".join(text.split())
-    lines = (" ".join(line.split()) for line in fix.new_text.splitlines())
-    return any(len(line) >= MIN_CODE_LINE_CHARS and line in flat for line in lines)
+    return "" if _FIX.search(message) or LINKED.search(message) else "not_a_fix"
 
 
 # --- tasks ---------------------------------------------------------------------------------------------------------
@@ -206,7 +145,7 @@ class CommitMiner:
     repository: Repository
     context: BuildContext
     clone: GitRepository
-    issues: dict[str, str]
+    issues: dict[str, Issue]
 
     async def make_task(self, candidate: Candidate) -> Task | Drop:
         """Return the task of a commit, or the reason of its drop; the log begins with the commit."""
@@ -237,10 +176,13 @@ class CommitMiner:
         if not fixed:
             return Drop("no_fixed_tests", "no test that passes with the commit fails without it in every run")
 
-        def write_issue(fix: Fix, failing: tuple[str, ...]) -> tuple[str, str]:
-            return commit_issue(self.repository, self.clone, candidate, fix, self.issues)
-
-        return await pair.make_task(fix, stable, fixed, write_issue)
+        outcome = await pair.make_task(fix, stable, fixed)
+        if not isinstance(outcome, Task):
+            return outcome
+        change = CommitTexts(candidate.commit, candidate.others, self.repository.changelog)
+        text, source = commit_text(change, self.clone, outcome, pair.spec.tree, self.issues)
+        described = describe(outcome, pair.spec.tree, Report(text, source, pair.failures[outcome.id]))
+        return of_kinds(described, self.context.config.history.kinds)
 
     def _pin(self, candidate: Candidate) -> _PinnedCommit:
         """Pin tree and environment of a commit."""

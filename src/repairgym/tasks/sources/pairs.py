@@ -6,9 +6,8 @@ runs of the suite that found the stable tests (`verify` shares nothing). Guarant
 in the newer state; every failing test of a task passes on the newer sources in every run and fails on the older ones.
 """
 
-import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -17,7 +16,7 @@ from repairgym.config.tasks import PairConfig
 from repairgym.errors import TaskError
 from repairgym.records import Environment, Provenance, SourceKind, Task, TestOutcome, TestRequest, TestRun
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.tasks.build.assembly import Bug, assemble, choose_visible, read_text, tests_issue
+from repairgym.tasks.build.assembly import Bug, assemble, choose_visible, read_text
 from repairgym.tasks.build.test_files import SuiteMap, file_of, first_lines, function_id, functions_of, trace_suite
 from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
 from repairgym.tasks.layers.catalogue import Project
@@ -26,11 +25,6 @@ from repairgym.tasks.sources.fixes import Fix, Texts
 
 BROKEN = (TestOutcome.FAILED, TestOutcome.ERROR, TestOutcome.MISSING)
 _EXCEPTION = re.compile(r"(?:^|\bE\s+)([A-Za-z_][\w.]*(?:Error|Exception|Warning|Exit|Interrupt))\b")
-
-
-IssueWriter = Callable[[Fix, tuple[str, ...]], tuple[str, str]]
-"""Returns the issue text of a fix with these failing tests, empty without one, and its source: ``changelog``, ``issue``
-or ``commit``."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +66,8 @@ class Pair:
     """Cold runs of the suite in the newer state, made by `stable_tests`."""
     without: dict[tuple[int, ...], TestRun] = field(default_factory=dict)
     """Numbers of a fix's hunks -> result of `run_without`."""
+    failures: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Task id -> failing test -> first line of its failure without the repair."""
 
     @classmethod
     async def set_up(
@@ -115,10 +111,8 @@ class Pair:
         """Return the ``test_ids`` that ``run`` does not pass."""
         return tuple(test_id for test_id in test_ids if run.outcome(test_id) in BROKEN)
 
-    async def make_task(
-        self, fix: Fix, stable: tuple[str, ...], fixed: tuple[str, ...], write_issue: IssueWriter
-    ) -> Task | Drop:
-        """Return the task of a fix, or the reason of its drop."""
+    async def make_task(self, fix: Fix, stable: tuple[str, ...], fixed: tuple[str, ...]) -> Task | Drop:
+        """Return the task of a fix, without an issue text, or the reason of its drop."""
         whole = await self.run_without(fix, stable)
         failing = self.broken_of(whole, stable)
         if whole.is_timed_out:
@@ -137,7 +131,7 @@ class Pair:
         if not set(fail_to_pass) <= set(fixed):
             return Drop("entangled", f"fail only now and then: {', '.join(sorted(set(fail_to_pass) - set(fixed)))}")
         try:
-            return self._assemble(fix, evidence, fail_to_pass, pass_to_pass, write_issue)
+            return self._assemble(fix, evidence, fail_to_pass, pass_to_pass)
         except TaskError as error:
             return Drop("test_not_cuttable", str(error))
 
@@ -164,15 +158,9 @@ class Pair:
         ranked = sorted(dict.fromkeys(near), key=lambda test_id: function_id(test_id) in hidden)
         return tuple(ranked[: self.origin.config.num_passing_kept])
 
-    def _assemble(
-        self, fix: Fix, evidence: Evidence, failing: tuple[str, ...], passing: tuple[str, ...], write_issue: IssueWriter
-    ) -> Task:
+    def _assemble(self, fix: Fix, evidence: Evidence, failing: tuple[str, ...], passing: tuple[str, ...]) -> Task:
         origin, empty = self.origin, evidence.empty[0]
         visibility = choose_visible(failing, passing, empty)
-        text, text_source = write_issue(fix, failing)
-        if not text:
-            seed = origin.provenance.commit or f"{self.context.config.seed}:{origin.provenance.version}:{failing[0]}"
-            text, text_source = tests_issue(failing, visibility, empty, random.Random(seed)), "tests"
         labels = {"operator": origin.source.removesuffix("s"), "difficulty": str(len(fix.hunks))}
         bug = Bug(
             project=origin.project,
@@ -188,10 +176,12 @@ class Pair:
             visibility=visibility,
             certificate=evidence.certificate(failing, passing),
             location=fix.location(),
-            labels={**labels, **origin.labels, "issue_source": text_source, **_exception_label(empty, failing)},
+            labels={**labels, **origin.labels, **_exception_label(empty, failing)},
             created_at=origin.created_at,
         )
-        return assemble(bug, text, self.context.config, origin.config.num_passing_kept)
+        task = assemble(bug, "", self.context.config, origin.config.num_passing_kept)
+        self.failures[task.id] = {i: empty.results[i].message for i in failing if i in empty.results}
+        return task
 
     def suite_request(self) -> TestRequest:
         """Return a request for every usable test."""

@@ -15,18 +15,18 @@ failing test of a task.
 import keyword
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
-from pathlib import Path
 
+from repairgym.records import Task
 from repairgym.tasks.build.assembly import sdist_provenance
 from repairgym.tasks.build.concurrency import ordered_map
+from repairgym.tasks.issues.describing import Report, assigned_entries, describe
 from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.layers.store import tree_digest
-from repairgym.tasks.sources.base import BuildContext, SourceResult
-from repairgym.tasks.sources.changelog import best_entry, read_entries
-from repairgym.tasks.sources.fixes import Fix, Hunk, changes_code, find_hunks, fix_clues
+from repairgym.tasks.sources.base import BuildContext, SourceResult, of_kinds
+from repairgym.tasks.sources.fixes import Fix, Hunk, changes_code, find_hunks
 from repairgym.tasks.sources.pairs import Origin, Pair, texts_of
 
 
@@ -64,17 +64,15 @@ async def collect(pair: Pair, result: SourceResult) -> None:
         result.funnel["pairs_without_fixed_tests"] += 1
         return
 
-    def write_issue(fix: Fix, failing: tuple[str, ...]) -> tuple[str, str]:
-        return changelog_entry(fix, pair.spec.tree, pair.origin.provenance.version, failing), "changelog"
-
     fixes = await Ablation(pair, stable, fixed, result.funnel).split()
-    for fix in fixes[: config.num_per_pair]:
-        result.add(await pair.make_task(fix, stable, fixed, write_issue))
-
-
-def changelog_entry(fix: Fix, tree: Path, version: str, failing: Sequence[str]) -> str:
-    """Return the changelog entry about ``fix`` in release ``version``, unpacked in ``tree``; empty without one."""
-    return best_entry(read_entries(tree, version), fix_clues(fix, tree, failing))
+    made = [await pair.make_task(fix, stable, fixed) for fix in fixes[: config.num_per_pair]]
+    tasks = [outcome for outcome in made if isinstance(outcome, Task)]
+    entries = dict(zip((task.id for task in tasks), assigned_entries(tasks, pair.spec.tree), strict=True))
+    for outcome in made:
+        if isinstance(outcome, Task):
+            report = Report(entries[outcome.id], "changelog", pair.failures[outcome.id])
+            outcome = of_kinds(describe(outcome, pair.spec.tree, report), config.kinds)
+        result.add(outcome)
 
 
 # --- hunk ablation -------------------------------------------------------------------------------------------------

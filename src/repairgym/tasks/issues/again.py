@@ -1,0 +1,86 @@
+"""Descriptions of stored tasks, made again: real bugs get the texts and labels that a build of this version gives.
+
+Reads tasks, the pinned trees of those of `releases` and `history`, the clones of the latter and an issue dump. Makes
+the described tasks; the repairs, the tests and the certificates stay. One run of the broken code per task brings the
+messages of its failures. Guarantees: other tasks only lose the text of one run from their issues.
+"""
+
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from repairgym.config.sandbox import SandboxConfig
+from repairgym.records import Task
+from repairgym.sandbox.base import SandboxBackend
+from repairgym.sandbox.probe import create_backend
+from repairgym.tasks.build.concurrency import ordered_map
+from repairgym.tasks.build.validation import graded_files, pinned_tree, run_fresh, task_layers, task_request
+from repairgym.tasks.issues.commit_texts import CommitTexts, Issue, commit_text
+from repairgym.tasks.issues.describing import Report, Writer, assigned_entries, describe
+from repairgym.tasks.issues.run_text import without_run_text
+from repairgym.tasks.layers.catalogue import CHANGELOGS
+from repairgym.tasks.layers.repositories import GitRepository
+from repairgym.tasks.layers.store import LayerStore
+
+
+@dataclass(frozen=True)
+class Describer:
+    """Settings and sources of descriptions."""
+
+    store: LayerStore
+    config: SandboxConfig = field(default_factory=SandboxConfig)
+    num_concurrent: int = 2
+    issues: Mapping[str, Issue] = field(default_factory=dict)
+    """Issues of the repositories, by number."""
+    write: Writer | None = None
+
+    def told(self, tasks: Sequence[Task], tree: Path) -> list[tuple[str, str]]:
+        """Return the text about each of ``tasks``, which are of one pair of releases or one commit, and its source."""
+        first = tasks[0]
+        if first.source == "releases":
+            return [(entry, "changelog") for entry in assigned_entries(tasks, tree)]
+        origin = first.provenance
+        clone = GitRepository.open(origin.repository, self.store, origin.subdirectory)
+        commit = next(iter(clone.commits(origin.commit)))
+        change = CommitTexts(commit, commit.paths, CHANGELOGS)
+        return [commit_text(change, clone, task, tree, self.issues) for task in tasks]
+
+
+async def describe_again(tasks: Sequence[Task], describer: Describer) -> AsyncGenerator[Task, None]:
+    """Yield ``tasks`` with new descriptions, pair by pair of releases, commit by commit.
+
+    Raises:
+        SandboxError: the sandbox could not do its work.
+        IndexUnavailableError: a layer is missing and no index answers.
+        TaskError: a tree is not the one that a task was made from.
+    """
+    pairs = defaultdict[tuple[str, ...], list[Task]](list)
+    for task in tasks:
+        origin = task.provenance
+        if task.source in ("releases", "history"):
+            pairs[origin.package, origin.base_version, origin.version, origin.commit].append(task)
+        else:
+            yield task.model_copy(update={"issue": without_run_text(task.issue)})
+    store, backend = describer.store, create_backend(describer.config)
+
+    async def failures(task: Task) -> dict[str, str]:
+        return await _failures(task, store, backend)
+
+    try:
+        for pair in pairs.values():
+            tree = pinned_tree(pair[0], store)
+            told = {task.id: text for task, text in zip(pair, describer.told(pair, tree), strict=True)}
+            async with aclosing(ordered_map(failures, pair, describer.num_concurrent)) as failed:
+                async for task, messages in failed:
+                    yield describe(task, tree, Report(*told[task.id], messages), describer.write)
+    finally:
+        await backend.close()
+
+
+async def _failures(task: Task, store: LayerStore, backend: SandboxBackend) -> dict[str, str]:
+    """Return the first line of each failure of ``task`` on the broken code."""
+    spec = task_layers(task, store).spec(graded_files(task))
+    run = await run_fresh(backend, spec, task_request(task, task.fail_to_pass))
+    return {test_id: result.message for test_id, result in run.results.items() if result.message}

@@ -1,0 +1,148 @@
+"""Description of real bugs: the issue text, what else an agent is shown, and labels.
+
+Reads tasks of the sources `releases` and `history` with their pinned trees, texts of the project about their fixes, and
+the failures on the broken code. Makes the same tasks with an issue, perhaps with one more visible test, and with the
+labels ``issue_source``, ``kind`` and ``is_underspecified``. Guarantees: the specification check passes for every task
+without the last label; the issue holds no text of one run and no line of the repair; nothing but the issue, the visible
+tests and the labels of a task changes.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from repairgym.errors import TaskError
+from repairgym.records import Task
+from repairgym.tasks.build.assembly import files_without
+from repairgym.tasks.build.test_files import file_of, function_id, functions_of, held_tests
+from repairgym.tasks.issues.assignment import assign_entries
+from repairgym.tasks.issues.kinds import Change, kind_of
+from repairgym.tasks.issues.run_text import without_run_text
+from repairgym.tasks.issues.specification import Facts, find_untold, new_names
+from repairgym.tasks.issues.statement import Clues, state_behaviour
+from repairgym.tasks.sources.changelog import MIN_FIT, read_entries
+from repairgym.tasks.sources.fixes import fix_clues
+
+MIN_WORDS = 10
+"""Shorter texts get a statement where no failing test is visible (SWE-rebench, arXiv 2505.20411, asks for as many)."""
+MAX_STATEMENTS = 3
+MAX_MESSAGE_CHARS = 200
+
+
+@dataclass(frozen=True)
+class Report:
+    """A bug as a project and the runs tell it."""
+
+    text: str = ""
+    """Text of the project; empty without one."""
+    source: str = "tests"
+    """Place of the text: ``changelog``, ``issue`` or ``commit``; ``tests`` without one."""
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """Failing test -> first line of its failure on the broken code."""
+
+
+Writer = Callable[[Facts, str], str]
+"""Returns an issue text in other words for a draft, empty without a usable one."""
+
+
+def assigned_entries(tasks: Sequence[Task], tree: Path) -> list[str]:
+    """Return the changelog entry of each task of one pair of releases, empty for none; ``tree`` is the newer one."""
+    entries = list(dict.fromkeys(read_entries(tree, tasks[0].provenance.version))) if tasks else []
+    clues = [fix_clues(Facts(task, tree).fix, tree, task.fail_to_pass) for task in tasks]
+    numbers = assign_entries([[own.score(entry) for entry in entries] for own in clues], MIN_FIT)
+    return ["" if number is None else entries[number] for number in numbers]
+
+
+def describe(task: Task, tree: Path, report: Report, write: Writer | None = None) -> Task:
+    """Return ``task`` as ``report`` and its tests describe it; ``tree`` is its pinned tree."""
+    text = report.text.strip()
+    source = report.source if text else "tests"
+    facts = Facts(_with_issue(task, text, source), tree)
+    if not text or (len(text.split()) < MIN_WORDS and not facts.visible_functions()):
+        facts = _with_statement(facts, report, ())
+    untold = find_untold(facts)
+    if untold:
+        facts = _with_another_test(facts, untold)
+        untold = find_untold(facts)
+    for _ in range(MAX_STATEMENTS):
+        if not untold:
+            break
+        told = _with_statement(facts, report, untold)
+        left = find_untold(told)
+        if len(left) >= len(untold):
+            break
+        facts, untold = told, left
+    if write and (own := write(facts, facts.task.issue)):
+        rewritten = replace(facts, task=_with_issue(facts.task, own, "written"))
+        if not (missing := find_untold(rewritten)) or len(missing) <= len(untold):
+            facts, untold = rewritten, missing
+    return _labelled(facts, text, bool(untold) or not facts.task.issue)
+
+
+def _with_issue(task: Task, issue: str, source: str) -> Task:
+    labels = {**task.labels, "issue_source": source}
+    return task.model_copy(update={"issue": without_run_text(issue), "labels": labels})
+
+
+def _with_statement(facts: Facts, report: Report, untold: Collection[str]) -> Facts:
+    """Return ``facts`` with a statement of behaviour after the issue text."""
+    candidates = facts.hidden_functions() if untold else facts.visible_functions() + facts.hidden_functions()
+    names = {span.qualified_name.rpartition(".")[2] for _, span in facts.fix.touched_functions()} | new_names(facts)
+    for function in candidates:
+        failing = [i for i in facts.task.fail_to_pass if function_id(i) == function]
+        message = next((told for i in failing if (told := report.failures.get(i, ""))), "")
+        for node in facts.nodes([function]):
+            parameters = [i.partition("[")[2].removesuffix("]") for i in failing]
+            statement = state_behaviour(node, Clues(untold, names, message), parameters)
+            if statement and statement not in facts.task.issue and _is_useful(statement, untold):
+                failure = "" if untold or not message else f" Found: {_shortened(message)}"
+                parts = (facts.task.issue, statement + failure)
+                issue = "\n\n".join(filter(None, parts))
+                return replace(facts, task=_with_issue(facts.task, issue, facts.task.labels["issue_source"]))
+    return facts
+
+
+def _is_useful(statement: str, untold: Collection[str]) -> bool:
+    return not untold or any(item in statement for item in untold)
+
+
+def _shortened(message: str) -> str:
+    line = without_run_text(message.strip().splitlines()[0])
+    return line if len(line) <= MAX_MESSAGE_CHARS else f"{line[:MAX_MESSAGE_CHARS]}..."
+
+
+def _with_another_test(facts: Facts, untold: tuple[str, ...]) -> Facts:
+    """Return ``facts`` with the hidden test visible that tells most; at least one stays hidden."""
+    hidden = facts.hidden_functions()
+    best, left = facts, len(untold)
+    for function in hidden if len(hidden) > 1 else ():
+        try:
+            shown = replace(facts, task=_with_visible(facts, function))
+        except TaskError:
+            continue
+        if (num_left := len(find_untold(shown))) < left:
+            best, left = shown, num_left
+    return best
+
+
+def _with_visible(facts: Facts, function: str) -> Task:
+    """Return the task with ``function`` in the agent's copy of its file."""
+    task, path = facts.task, file_of(function)
+    text = task.base_files.get(path)
+    held = held_tests(text) if text is not None else frozenset()
+    own = [i for i in functions_of(task.fail_to_pass) if file_of(i) == path and i != function]
+    cut = [i for i in own if text is not None and i.partition("::")[2] not in held]
+    files = {name: value for name, value in task.base_files.items() if name != path}
+    shown = tuple(i for i in task.fail_to_pass if function_id(i) == function)
+    return task.model_copy(
+        update={"base_files": {**files, **files_without(facts.tree, cut)}, "visible_tests": task.visible_tests + shown}
+    )
+
+
+def _labelled(facts: Facts, text: str, is_underspecified: bool) -> Task:
+    used = frozenset(facts.used_names(facts.hidden_functions() + facts.visible_functions()))
+    labels = {**facts.task.labels, "kind": kind_of(Change(facts.fix, text, used))}
+    labels.pop("is_underspecified", None)
+    if is_underspecified:
+        labels["is_underspecified"] = "true"
+    return facts.task.model_copy(update={"labels": labels})

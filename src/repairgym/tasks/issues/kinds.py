@@ -1,0 +1,95 @@
+"""Kinds of change: what a repair is to the project, by its difference and its text.
+
+Reads the repair and the text about it (changelog entry, issue, commit message). Makes one of `KINDS`. Guarantees: the
+first rule of `RULES` that holds decides, and nothing but the table does.
+"""
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from repairgym.records import ChangeKind
+from repairgym.tasks.sources.fixes import Fix, changes_code
+
+_FIX = re.compile(
+    r"\b(fix(e[sd]|ing)?|bugs?|bug-?fix\w*|errors?|crash\w*|regress\w*|broken?|incorrect\w*|wrong\w*|fail\w*|issues?|"
+    r"prevent\w*|avoid\w*|correct(s|ed|ly)?|no longer|must not|instead of|invalid|reject\w*|handle[sd]?|preserve[sd]?|"
+    r"respect\w*|ignore[sd]?|should(n't| not)?|leak\w*|raises?d?|mis\w+ed|now (returns?|works?))\b",
+    re.IGNORECASE,
+)
+_FEATURE = re.compile(
+    r"\b(add(s|ed|ing)?|new|support(s|ed|ing)?|introduc\w+|implement\w*|feature\w*|extend(s|ed)?|option(s|al)?|"
+    r"enhance\w*|allow(s|ed|ing)?|accepts?|enable[sd]?|provide[sd]?|now (has|have|takes?))\b",
+    re.IGNORECASE,
+)
+_REFACTORING = re.compile(
+    r"\b(refactor\w*|clean\s?-?up|cleanup|simplif\w+|reorgani[sz]\w+|moderni[sz]\w+|restructur\w+|typing|type hints?|"
+    r"annotations?|dedup\w*|deprecat\w+|drop(s|ped)? (support|python)|reformat\w*|rewrite)\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A repair and what is told about it."""
+
+    fix: Fix
+    text: str
+    """Text of the project about it; empty without one."""
+    used_names: frozenset[str]
+    """Names that its failing tests use."""
+
+    @property
+    def has_code(self) -> bool:
+        """True where more than comments and docstrings changes."""
+        return any(changes_code(self.fix.newer, self.fix.older, hunk) for hunk in self.fix.hunks)
+
+    @property
+    def new_names(self) -> frozenset[str]:
+        """Public functions, classes and parameters that only the repaired code has and the failing tests use."""
+        before: set[str] = set().union(*(_public_names(text or "") for text in self.fix.broken_files.values()))
+        after: set[str] = set().union(*(_public_names(text or "") for text in self.fix.gold_files.values()))
+        return frozenset((after - before) & self.used_names)
+
+    def tells(self, words: re.Pattern[str]) -> bool:
+        """Return whether the text has one of ``words``."""
+        return bool(words.search(self.text))
+
+
+RULES: tuple[tuple[ChangeKind, str, Callable[[Change], bool]], ...] = (
+    ("test_only", "only comments and docstrings of the sources change", lambda change: not change.has_code),
+    (
+        "feature",
+        "the text begins like a feature, or tells one and no fix; or nothing tells a fix and tests use a new name",
+        lambda change: (
+            bool(_FEATURE.match(change.text) and not _FIX.search(change.text.partition(".")[0]))
+            or (change.tells(_FEATURE) and not change.tells(_FIX) and not change.tells(_REFACTORING))
+            or (bool(change.new_names) and not change.tells(_FIX))
+        ),
+    ),
+    (
+        "refactoring",
+        "the text tells a refactoring and no fix",
+        lambda change: change.tells(_REFACTORING) and not change.tells(_FIX),
+    ),
+    ("fix", "everything else", lambda change: True),
+)
+"""Kind, rule in words, and the rule; the first that holds decides."""
+
+
+def kind_of(change: Change) -> ChangeKind:
+    """Return the kind of ``change``."""
+    return next(kind for kind, _, holds in RULES if holds(change))
+
+
+def _public_names(source: str) -> set[str]:
+    """Return names of functions, classes and parameters of ``source`` that are public; none if it does not parse."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return set()
+    named = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    names = {node.name for node in ast.walk(tree) if isinstance(node, named)}
+    names |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    return {name for name in names if not name.startswith("_")}

@@ -1,0 +1,306 @@
+"""Statements of behaviour: one expectation of a failing test in plain sentences.
+
+Reads the definition of a test function and the message of its failure. Makes a text such as "After `x.pop(2)`,
+`list(x[1:4])` should be `[1, 3, 4]`." from the calls of the test and what it expects of them. Guarantees: nothing of
+the repair is read; nothing runs; the same test gives the same text.
+"""
+
+import ast
+import re
+from collections.abc import Collection, Iterator, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from repairgym.tasks.build.test_files import FunctionNode
+
+_WORD = re.compile(r"[A-Za-z_]\w+")
+_CHANGING_CALLS = frozenset({"pop", "popitem", "next", "get_next", "get_prev", "read", "send", "setdefault", "update"})
+"""Methods whose calls in earlier checks change what a later one finds."""
+_EQUALITIES = ("", "List", "Dict", "Tuple", "Set", "MultiLine", "Sequence", "Count")
+_SYMBOLS = {
+    **{f"assert{kind}Equal": "==" for kind in _EQUALITIES}, "assertEquals": "==", "assertNotEqual": "!=",
+    "assertIs": "is", "assertIsNot": "is not", "assertIn": "in", "assertNotIn": "not in", "assertGreater": ">",
+    "assertGreaterEqual": ">=", "assertLess": "<", "assertLessEqual": "<=",
+}  # fmt: skip
+_STATES = {
+    "assertTrue": "true",
+    "assertFalse": "false",
+    "assertIsNone": "None",
+    "assertIsNotNone": "something but None",
+}
+_RAISING = frozenset({"raises", "assertRaises", "assertRaisesRegex"})
+_WARNING = frozenset({"warns", "assertWarns", "assertWarnsRegex"})
+MAX_CHARS = 1200
+MAX_INLINE = 2
+"""More statements before a check are a block of their own."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One expectation of a test."""
+
+    sentence: str
+    """Expected behaviour, without the steps before."""
+    node: ast.stmt
+    before: tuple[ast.stmt, ...]
+    """Statements of the test that come first."""
+    loops: tuple[ast.For, ...] = ()
+
+    @cached_property
+    def steps(self) -> list[ast.stmt]:
+        """Return the statements that this check depends on."""
+        targets = frozenset[str]().union(*(_bound(ast.Expr(loop.target)) for loop in self.loops))
+        needed = (_loaded(self.node) | set().union(*(_loaded(loop.iter) for loop in self.loops))) - targets
+        kept: set[int] = set()
+        while True:
+            # What is made from a needed value may change it, so that later calls on it count, too.
+            numbers = {number for number, stmt in enumerate(self.before) if _matters(stmt, needed)}
+            if numbers == kept:
+                return [self.before[number] for number in sorted(kept)]
+            kept = numbers
+            needed |= set().union(*(_loaded(self.before[n]) | _bound(self.before[n]) for n in kept)) - targets
+
+
+@dataclass(frozen=True)
+class Clues:
+    """Facts that decide which of a test's expectations is told."""
+
+    wanted: Collection[str] = ()
+    """Untold names, exceptions and literals."""
+    names: Collection[str] = ()
+    """Names that the repair touches or brings."""
+    message: str = ""
+    """First line of the failure."""
+
+    def score(self, check: Check) -> int:
+        """Return how much ``check`` tells."""
+        text = " ".join(ast.unparse(stmt) for stmt in (*check.steps, check.node))
+        words = set(_WORD.findall(text))
+        own = {text for text in map(repr, _values(check.node)) if len(text) > 2} - {"None", "True", "False"}
+        quoted = set(_WORD.findall(" ".join(re.findall(r"'([^']{2,40})'", self.message))))
+        is_raising = isinstance(check.node, ast.With) and bool(
+            re.search("did not raise|not raised", self.message, re.I)
+        )
+        return (
+            8 * sum(item in words or item in text for item in self.wanted)
+            + 6 * is_raising
+            + 3 * sum(value in self.message for value in own)
+            + 2 * len(quoted & words)
+            + 2 * bool(set(self.names) & words)
+        )
+
+
+def state_behaviour(function: FunctionNode, clues: Clues, parameters: Sequence[str] = ()) -> str:
+    """Return the expectation of ``function`` that tells most; empty without one that can be told.
+
+    ``parameters`` are the bracketed parts of its failing test ids.
+    """
+    checks = list(_checks(function.body, (), ())) or _last_call(function)
+    texts = [(clues.score(check), -number, _tell(check)) for number, check in enumerate(checks)]
+    usable = [entry for entry in texts if len(entry[2]) <= MAX_CHARS]
+    if not usable:
+        return ""
+    text, given = max(usable)[2], _given(function, parameters)
+    return f"With {given}, {text[:1].lower()}{text[1:]}" if given else text
+
+
+def _tell(check: Check) -> str:
+    steps = [ast.unparse(stmt) for stmt in check.steps]
+    loops = "".join(f"for each `{ast.unparse(loop.target)}` of `{ast.unparse(loop.iter)}`, " for loop in check.loops)
+    if not steps:
+        return _capitalized(f"{loops}{check.sentence}.")
+    if len(steps) <= MAX_INLINE and not any("\n" in step for step in steps):
+        return f"After {' and '.join(f'`{step}`' for step in steps)}, {loops}{check.sentence}."
+    block = "\n".join(f"    {line}" for step in steps for line in step.splitlines())
+    return f"After\n\n{block}\n\n{loops}{check.sentence}."
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+# --- checks of a test ----------------------------------------------------------------------------------------------
+
+
+def _checks(body: Sequence[ast.stmt], before: tuple[ast.stmt, ...], loops: tuple[ast.For, ...]) -> Iterator[Check]:
+    for number, stmt in enumerate(body):
+        first = (*before, *body[:number])
+        if sentence := _sentence(stmt):
+            yield Check(sentence, stmt, first, loops)
+        if isinstance(stmt, ast.For):
+            yield from _checks(stmt.body, first, (*loops, stmt))
+        elif isinstance(stmt, ast.With | ast.AsyncWith | ast.If | ast.Try):
+            yield from _checks(stmt.body, first, loops)
+
+
+def _last_call(function: FunctionNode) -> list[Check]:
+    """Return the last call of a test without checks: it only has to end."""
+    calls = [
+        number for number, stmt in enumerate(function.body) if not isinstance(stmt, ast.Pass) and not _is_doc(stmt)
+    ]
+    if not calls:
+        return []
+    last = function.body[calls[-1]]
+    return [Check(f"`{ast.unparse(last)}` should raise no exception", last, tuple(function.body[: calls[-1]]))]
+
+
+def _is_doc(stmt: ast.stmt) -> bool:
+    return isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Constant)
+
+
+@lru_cache(maxsize=4096)
+def _sentence(stmt: ast.stmt) -> str:
+    """Return what ``stmt`` expects; empty for no check."""
+    if isinstance(stmt, ast.Assert):
+        return _condition(stmt.test)
+    if isinstance(stmt, ast.With) and isinstance(call := stmt.items[0].context_expr, ast.Call):
+        code = "; ".join(ast.unparse(child) for child in stmt.body)
+        return _raising(call, code) if _called(call) in _RAISING | _WARNING else ""
+    if isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Call):
+        return _method(stmt.value)
+    return ""
+
+
+def _called(call: ast.Call) -> str:
+    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
+
+
+def _method(call: ast.Call) -> str:
+    """Return what a call such as ``self.assertEqual(a, b)`` expects."""
+    name, values = _called(call), call.args
+    if name in _SYMBOLS and len(values) >= 2:
+        left, right = values[0], values[1]
+        return _comparison(left, _SYMBOLS[name], right)
+    if name in _STATES and values:
+        return f"`{ast.unparse(values[0])}` should be {_STATES[name]}"
+    if name == "assertIsInstance" and len(values) >= 2:
+        return f"`{ast.unparse(values[0])}` should be an instance of `{ast.unparse(values[1])}`"
+    num_own = 2 if name.endswith("Regex") else 1
+    if name in _RAISING | _WARNING and len(values) > num_own:
+        arguments = ", ".join([*map(ast.unparse, values[num_own + 1 :]), *map(ast.unparse, call.keywords)])
+        return _raising(ast.Call(call.func, values[:num_own], []), f"{ast.unparse(values[num_own])}({arguments})")
+    return f"`{ast.unparse(call)}` should hold" if name.startswith("assert_") else ""
+
+
+def _raising(call: ast.Call, code: str) -> str:
+    if not call.args:
+        return ""
+    kind = ast.unparse(call.args[0])
+    patterns = [keyword.value for keyword in call.keywords if keyword.arg == "match"]
+    if _called(call).endswith("Regex"):
+        patterns = call.args[1:2]
+    told = f" with a message that matches `{ast.unparse(patterns[0])}`" if patterns else ""
+    return f"`{code}` should {'raise' if _called(call) in _RAISING else 'warn with'} `{kind}`{told}"
+
+
+def _condition(test: ast.expr) -> str:
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        operator = ast.unparse(ast.Compare(ast.Name("a"), test.ops, [ast.Name("b")]))[2:-2]
+        return _comparison(test.left, operator, test.comparators[0])
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return f"`{ast.unparse(test.operand)}` should be false"
+    return f"`{ast.unparse(test)}` should be true"
+
+
+def _comparison(left: ast.expr, operator: str, right: ast.expr) -> str:
+    if operator not in ("==", "is"):
+        return f"`{ast.unparse(left)} {operator} {ast.unparse(right)}` should be true"
+    # A side without a call is the expectation.
+    is_swapped = not _has_call(left) and _has_call(right)
+    subject, expected = (right, left) if is_swapped else (left, right)
+    return f"`{ast.unparse(subject)}` should be `{ast.unparse(expected)}`"
+
+
+def _has_call(node: ast.AST) -> bool:
+    return any(isinstance(child, ast.Call | ast.Subscript | ast.Attribute | ast.Name) for child in ast.walk(node))
+
+
+def _values(node: ast.AST) -> list[object]:
+    """Return the plain constants and collections of constants below ``node``."""
+    values: list[object] = []
+    for child in ast.walk(node):
+        if isinstance(child, ast.Constant | ast.Tuple | ast.List | ast.Dict):
+            try:
+                values.append(ast.literal_eval(child))
+            except ValueError:
+                continue
+    return values
+
+
+# --- what a check depends on ---------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def _loaded(node: ast.AST) -> frozenset[str]:
+    names = (child for child in ast.walk(node) if isinstance(child, ast.Name))
+    return frozenset(name.id for name in names if isinstance(name.ctx, ast.Load))
+
+
+@lru_cache(maxsize=4096)
+def _bound(stmt: ast.stmt) -> frozenset[str]:
+    if isinstance(stmt, FunctionNode | ast.ClassDef):
+        return frozenset({stmt.name})
+    if isinstance(stmt, ast.Import | ast.ImportFrom):
+        return frozenset((alias.asname or alias.name).partition(".")[0] for alias in stmt.names)
+    names = (child for child in ast.walk(stmt) if isinstance(child, ast.Name))
+    return frozenset(name.id for name in names if isinstance(name.ctx, ast.Store))
+
+
+@lru_cache(maxsize=4096)
+def _changed(stmt: ast.stmt) -> frozenset[str]:
+    """Return the names in calls of ``stmt`` that change what they are made on."""
+    calls = (child for child in ast.walk(stmt) if isinstance(child, ast.Call) and _called(child) in _CHANGING_CALLS)
+    return frozenset[str]().union(*map(_loaded, calls)) - {"self"}
+
+
+def _matters(stmt: ast.stmt, needed: Set[str]) -> bool:
+    """Return whether ``stmt`` binds or changes one of ``needed``."""
+    if _bound(stmt) & needed:
+        return True
+    if isinstance(stmt, ast.For | ast.While):
+        return bool(_loaded(stmt) & (needed - {"self"})) and not any(_sentence(child) for child in stmt.body)
+    if _sentence(stmt):
+        return bool(_changed(stmt) & needed)
+    is_changing = isinstance(stmt, ast.Expr | ast.Delete | ast.Assign | ast.AugAssign) and not _is_doc(stmt)
+    return is_changing and bool(_loaded(stmt) & (needed - {"self"}))
+
+
+# --- parameters of a test ------------------------------------------------------------------------------------------
+
+
+def _given(function: FunctionNode, parameters: Sequence[str]) -> str:
+    """Return the values of the parameters of one failing case, as ``x`` = ``1``."""
+    parts = []
+    for decorator in function.decorator_list:
+        if not (isinstance(decorator, ast.Call) and _called(decorator) == "parametrize" and len(decorator.args) >= 2):
+            continue
+        names, cases = _argument_names(decorator.args[0]), decorator.args[1]
+        if not isinstance(cases, ast.List | ast.Tuple):
+            parts.append(f"{', '.join(f'`{name}`' for name in names)} of `{ast.unparse(cases)}`")
+            continue
+        rows = [_row(case, len(names)) for case in cases.elts]
+        failing = [row for row in rows if any(_case_id(row) in parameter for parameter in parameters)]
+        row = (failing or rows or [[]])[0]
+        parts += [f"`{name} = {ast.unparse(value)}`" for name, value in zip(names, row, strict=False)]
+    return " and ".join(parts)
+
+
+def _argument_names(node: ast.expr) -> list[str]:
+    texts = [str(child.value) for child in ast.walk(node) if isinstance(child, ast.Constant)]
+    return [name.strip() for text in texts for name in text.split(",") if name.strip()]
+
+
+def _row(case: ast.expr, num_names: int) -> list[ast.expr]:
+    if isinstance(case, ast.Call) and _called(case) == "param":
+        return list(case.args)
+    if num_names > 1 and isinstance(case, ast.Tuple | ast.List):
+        return list(case.elts)
+    return [case]
+
+
+def _case_id(row: Sequence[ast.expr]) -> str:
+    """Return how pytest names a case of plain values; a text that no id holds for others."""
+    if not all(isinstance(value, ast.Constant) for value in row):
+        return "\0"
+    values = (value.value for value in row if isinstance(value, ast.Constant))
+    return "-".join(str(value).encode("unicode_escape").decode() for value in values)

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from repairgym.tasks.issues.kinds import Change, kind_of
+from repairgym.tasks.sources.fixes import Fix, find_hunks
+
+BEFORE = 'def area(a):\n    """Area."""\n    return a\n'
+FIXED = BEFORE.replace("return a", "return a * a")
+WIDER = BEFORE.replace("(a)", "(a, unit)")
+TOLD = BEFORE.replace("Area.", "Area of a square.")
+
+
+@pytest.mark.parametrize(
+    ("after", "text", "used", "expected"),
+    [
+        (FIXED, "", {"area"}, "fix"),
+        (FIXED, "Fixed `area`, which added support for nothing", {"area"}, "fix"),
+        (FIXED, "Support other shapes", {"area"}, "feature"),
+        (FIXED, "Simplify the code of areas", {"area"}, "refactoring"),
+        (WIDER, "", {"area", "unit"}, "feature"),
+        (WIDER, "", {"area"}, "fix"),
+        (WIDER, "Areas are wrong for units", {"area", "unit"}, "fix"),
+        (WIDER, "Add a unit. Errors are raised for wrong ones.", {"unit"}, "feature"),
+        (TOLD, "Fix the docs", {"area"}, "test_only"),
+    ],
+)
+def test_difference_and_text_decide(after: str, text: str, used: set[str], expected: str) -> None:
+    older, newer = {"a.py": BEFORE}, {"a.py": after}
+    fix = Fix(tuple(find_hunks(older, newer)), older, newer)
+    assert kind_of(Change(fix, text, frozenset(used))) == expected
