@@ -418,6 +418,8 @@ class StopReason(StrEnum):
     COST_LIMIT = "cost_limit"
     LOOP = "loop"
     """The episode repeated itself, and the pipeline ends such episodes."""
+    AGENT_FAILED = "agent_failed"
+    """The program of an external agent ended with an error that no limit explains."""
     INFRASTRUCTURE = "infrastructure"
 
 
@@ -463,6 +465,24 @@ class Turn(Record):
     tool_s: float = 0.0
 
 
+class AgentRun(Record):
+    """The end of an external agent's program, and counts of its requests to the gateway."""
+
+    exit_status: int | None
+    """None: killed by a signal or at the time limit."""
+    signal: int | None = None
+    is_timed_out: bool = False
+    stdout_tail: str = ""
+    stderr_tail: str = ""
+    num_answers: int = 0
+    num_forks: int = 0
+    """Conversations that did not continue the latest answer; each is a branch of the ledger."""
+    num_spliced_answers: int = 0
+    """Answers whose sampled ids were copied into a history that the agent had rewritten."""
+    num_foreign_answers: int = 0
+    """Messages of the assistant that no policy sampled: the agent wrote or changed them."""
+
+
 @dataclass(frozen=True)
 class Trajectory:
     """One episode: turns, sampled tokens, end and verdict."""
@@ -487,4 +507,6 @@ class Trajectory:
     durations_s: dict[str, float] = field(default_factory=dict)
     """Stage -> seconds: ``queue`` (for a place and for the engine), ``prefill``, ``decode``, ``generate`` (total wait
     for the policy), ``tool``, ``grade``."""
+    agent_run: AgentRun | None = None
+    """Of episodes of an external agent."""
     schema_version: int = SCHEMA_VERSION

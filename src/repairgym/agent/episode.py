@@ -17,7 +17,7 @@ from repairgym.agent.tools.base import Observation, Tool, ToolContext, UsageErro
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.errors import PromptTooLongError, SandboxContentError
 from repairgym.ledger import TokenLedger
-from repairgym.records import Attempt, StopReason, Turn
+from repairgym.records import AgentRun, Attempt, StopReason, Turn
 
 ResultT = TypeVar("ResultT")
 _CAUSED_BY_AGENT = (
@@ -42,6 +42,8 @@ class Episode:
     attempts: tuple[Attempt, ...] = ()
     failure: str = ""
     """Error of the model's server or the knowledge base: the episode ends there and says nothing about the policy."""
+    agent_run: AgentRun | None = None
+    """Of an external agent."""
 
 
 @dataclass(frozen=True)

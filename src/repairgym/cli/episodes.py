@@ -162,14 +162,14 @@ def replay(run: RunFolder, config: ReplayCommandConfig, tasks: TasksOption = Non
 
 
 def _choose(stored: Iterable[Trajectory], known: Mapping[str, Task], config: ReplayCommandConfig) -> list[Trajectory]:
-    pipeline = config.rollout.pipeline.type
+    scaffold = config.rollout.scaffold
     chosen: list[Trajectory] = []
     for trajectory in stored:
         if not trajectory.turns or trajectory.task_id not in known or len(chosen) == config.num_episodes:
             continue
-        if trajectory.pipeline != pipeline:
+        if trajectory.pipeline != scaffold:
             raise ConfigError(
-                f"{trajectory.id} has the pipeline {trajectory.pipeline!r}, got rollout.pipeline.type={pipeline!r}; "
+                f"{trajectory.id} has the pipeline {trajectory.pipeline!r}, got {scaffold!r}; "
                 "give the configuration of the run"
             )
         chosen.append(trajectory)

@@ -15,7 +15,7 @@ from repairgym.config.commands import ServeConfig
 from repairgym.errors import ConfigError, InputError, install_hint
 
 if TYPE_CHECKING:
-    from repairgym.bridges.serving.models import ServedModel
+    from repairgym.serving.models import ServedModel
 
 
 def serve(
@@ -57,8 +57,8 @@ def _find_served(policy: str, tasks: Path | None) -> Path | None:
 
 
 async def _serve(config: ServeConfig, policy: str, folder: Path | None, tasks: Path | None, model: Path | None) -> None:
-    from repairgym.bridges.serving.process import read_token, serve
     from repairgym.inference.loading import shipped_base
+    from repairgym.serving.process import read_token, serve
 
     read_token(config)  # fails before a model is loaded
     if policy and tasks and not folder:
@@ -74,10 +74,10 @@ async def _serve(config: ServeConfig, policy: str, folder: Path | None, tasks: P
 def _open_folder(folder: Path, config: ServeConfig) -> ServedModel:
     import torch
 
-    from repairgym.bridges.serving.models import PolicyModel
     from repairgym.inference.embedded import EmbeddedPolicy
     from repairgym.inference.loading import load_tokenizer
     from repairgym.inference.renderer import ChatRenderer
+    from repairgym.serving.models import PolicyModel
 
     torch.set_num_threads(1)
     policy = EmbeddedPolicy.from_folder(folder, config.engine)
@@ -87,11 +87,11 @@ def _open_folder(folder: Path, config: ServeConfig) -> ServedModel:
 
 def _open_script(name: str, tasks: Path, model: Path | None, config: ServeConfig) -> ServedModel:
     from repairgym.agent.pipelines.registry import make_pipeline
-    from repairgym.bridges.serving.models import ScriptModel
-    from repairgym.bridges.serving.scripts import make_script
     from repairgym.inference.loading import load_tokenizer, shipped_base
     from repairgym.inference.renderer import ChatRenderer
     from repairgym.sandbox.cache import ExecutionCache
+    from repairgym.serving.models import ScriptModel
+    from repairgym.serving.scripts import make_script
     from repairgym.tasks.store import TaskStore
 
     pipeline = make_pipeline(config.pipeline, ExecutionCache())

@@ -5,6 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
+from repairgym.config.agent import ShellScriptConfig
 from repairgym.config.cluster import ClusterConfig, check_cluster
 from repairgym.config.learning import AlgorithmConfig
 from repairgym.config.models import EndpointConfig, EngineConfig
@@ -99,18 +100,6 @@ class TrajectoryTablesConfig(Record):
     """Phase of the run; empty: all (trajectories only)."""
     algorithm: AlgorithmConfig = AlgorithmConfig()
     """Computation of the advantages of ``samples``."""
-
-
-class ShellScriptConfig(Record):
-    """Commands of the scripts ``shell-oracle`` and ``shell-submit`` for an agent that runs shell commands.
-
-    The defaults are what mini-swe-agent 2 expects.
-    """
-
-    submit_command: str = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && git add -A && git diff --cached"
-    """Command that submits; an agent that reads the patch itself needs only its first part."""
-    fence: str = "mswea_bash_command"
-    """Language tag of the code fence around a command, for agents without a shell tool."""
 
 
 class ServeConfig(Record):

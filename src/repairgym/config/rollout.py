@@ -12,6 +12,7 @@ from pydantic import (
     model_validator,
 )
 
+from repairgym.config.agent import AgentConfig, ExternalAgentConfig, PipelineAgentConfig, check_unused
 from repairgym.config.models import EngineConfig
 from repairgym.config.pipeline import AnyPipelineConfig, GradingConfig, PipelineConfig
 from repairgym.config.sandbox import LayersConfig, SandboxConfig
@@ -42,6 +43,8 @@ class RolloutConfig(Record):
     temperature: float = Field(default=1.0, ge=0.0)
     """Sampling temperature of `repairgym rollout` and `repairgym eval`. Training samples at 1 and rejects other values
     (paper B, section 5.2, finding 2: they bias the gradient)."""
+    agent: AgentConfig = PipelineAgentConfig()
+    """The agent: the pipeline, or a program of others (``external``) within the limits of the pipeline."""
     pipeline: AnyPipelineConfig = PipelineConfig()
     grading: GradingConfig = GradingConfig()
     engine: EngineConfig = EngineConfig()
@@ -57,6 +60,17 @@ class RolloutConfig(Record):
                 "max_in_flight to at most num_slots"
             )
         return self
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> Self:
+        if isinstance(self.agent, ExternalAgentConfig):
+            check_unused(self.pipeline)
+        return self
+
+    @property
+    def scaffold(self) -> str:
+        """Name of what acts, as trajectories have it: the type of the pipeline, or ``external``."""
+        return self.pipeline.type if isinstance(self.agent, PipelineAgentConfig) else self.agent.type
 
     def require_engine_room(self) -> None:
         """Raise a `ConfigError` where an episode is longer than what the embedded engine, if it samples, keeps."""

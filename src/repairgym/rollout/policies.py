@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from repairgym.agent.scripted import ScriptedPolicy
+from repairgym.config.agent import ExternalAgentConfig
 from repairgym.config.models import EndpointConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError
@@ -22,6 +23,7 @@ from repairgym.inference.vllm.policy import VllmPolicy
 from repairgym.inference.vllm.server import TokenServer
 from repairgym.inference.vllm.weights import Lineage
 from repairgym.rollout.jobs import PolicyRef, ServerProtocol
+from repairgym.serving.scripts import SHELL_SCRIPTS, ShellPolicy
 
 
 class PolicyCache:
@@ -46,10 +48,17 @@ class PolicyCache:
         """
         if ref.endpoint is not None:
             return self._connect(ref, ref.endpoint)
+        if not ref.folder and ref.name in SHELL_SCRIPTS:
+            return self._shell_script(ref.name)
         if not ref.folder:
             return ScriptedPolicy(ref.name, self._renderer)
         async with self._lock:
             return await self._load(ref)
+
+    def _shell_script(self, name: str) -> ShellPolicy:
+        if not isinstance(self._config.agent, ExternalAgentConfig):
+            raise ConfigError(f"{name} plays the model for agents of others; set rollout.agent.type=external")
+        return ShellPolicy(name, self._renderer, self._config.agent.shell)
 
     def _connect(self, ref: PolicyRef, endpoint: EndpointConfig) -> Policy:
         key = (ref.protocol, endpoint.model_dump_json(), ref.lineage)

@@ -13,7 +13,7 @@ import numpy as np
 
 from repairgym.errors import InputError
 from repairgym.ledger import Branch, TokenLedger
-from repairgym.records import Attempt, Record, StopReason, Trajectory, Turn, Verdict, VerdictKind
+from repairgym.records import AgentRun, Attempt, Record, StopReason, Trajectory, Turn, Verdict, VerdictKind
 
 _BYTES_PER_TOKEN = 12
 """int32 id, float32 log-probability, int32 policy version; the action flags follow, one bit each, then the branches of
@@ -91,6 +91,7 @@ class Document:
     final_files: dict[str, str | None]
     final_patch: str
     schema_version: int
+    agent_run: AgentRun | None = None
 
 
 def pack_document(trajectory: Trajectory) -> bytes:
@@ -105,6 +106,8 @@ def pack_document(trajectory: Trajectory) -> bytes:
         "final_patch": trajectory.final_patch,
         "schema_version": trajectory.schema_version,
     }
+    if trajectory.agent_run is not None:
+        content["agent_run"] = trajectory.agent_run.model_dump(mode="json")
     return zlib.compress(json.dumps(content, separators=(",", ":")).encode(), level=1)
 
 
@@ -115,6 +118,8 @@ def unpack_document(blob: bytes) -> Document:
         content["turns"] = tuple(Turn.model_validate(turn) for turn in content["turns"])
         content["attempts"] = tuple(Attempt.model_validate(attempt) for attempt in content["attempts"])
         content["verdict"] = Verdict.model_validate(content["verdict"])
+        if "agent_run" in content:
+            content["agent_run"] = AgentRun.model_validate(content["agent_run"])
         return Document(**content)
     except (zlib.error, ValueError, KeyError, TypeError) as error:
         raise InputError(f"a stored trajectory cannot be read ({' '.join(str(error).split())[:200]})") from error
@@ -166,5 +171,6 @@ def join_trajectory(row: TrajectoryRow, document: Document, ledger: TokenLedger)
         verdict=document.verdict,
         seed=row.seed,
         durations_s=row.durations_s,
+        agent_run=document.agent_run,
         schema_version=document.schema_version,
     )

@@ -16,6 +16,7 @@ from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.agent.scripted import ReplayPolicy, ScriptedPolicy
 from repairgym.agent.tools.base import ToolContext
 from repairgym.agent.tools.workspace import Workspace, base_text
+from repairgym.config.agent import ExternalAgentConfig
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.diffs.make import unified_diff
@@ -28,10 +29,12 @@ from repairgym.inference.base import Generation, Policy, SamplingParams
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.ledger import LedgerBuilder
 from repairgym.records import StopReason, Task, Trajectory, Verdict, VerdictKind
+from repairgym.rollout.external import ExternalAgent
 from repairgym.rollout.jobs import EpisodeJob
 from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.sandbox.lease import LeasedBackend
+from repairgym.serving.scripts import ShellPolicy
 from repairgym.sizing.workers import size_workers, this_host
 from repairgym.tasks.build.concurrency import as_completed
 from repairgym.tasks.build.validation import TaskLayers
@@ -60,6 +63,8 @@ class Runner:
         self._gate = asyncio.Semaphore(config.max_in_flight)
         self.cache = ExecutionCache()
         self._pipeline = make_pipeline(config.pipeline, self.cache, renderer.call_form)
+        agent = config.agent
+        self._agent = ExternalAgent(agent, renderer, store) if isinstance(agent, ExternalAgentConfig) else None
         grading = config.grading
         replay_judge = ReplayJudge.open(self._backend, self._spec, grading, store) if store else None
         self._judge = open_judge(grading.judge, config.num_workers)
@@ -106,25 +111,16 @@ class Runner:
     async def _attempt(
         self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, attempt: int, queue_s: float
     ) -> Trajectory:
-        workspace = Workspace(
-            self._task_layers(task).tree,
-            task.base_files,
-            lambda files: self._sandbox(task, files),
-            self._pipeline.prepare if self._pipeline.is_prepared else None,
-        )
-        context = ToolContext(task=task, workspace=workspace)
         session_id = f"{job.trajectory_id}~{attempt}"
         if isinstance(policy, ScriptedPolicy):
             policy.begin_session(session_id, task, job.seed, self._pipeline)
-        timed = TimedPolicy(policy)
-        runner = EpisodeRunner(
-            self._pipeline, timed, self._renderer, temperature=temperature, limits=self._limits_of(policy)
-        )
+        elif isinstance(policy, ShellPolicy):
+            policy.begin_session(session_id, task)
+        context = ToolContext(task=task, workspace=await self._workspace(task))
         try:
-            episode = await runner.run(session_id, context, job.seed)
+            episode = await self._episode(session_id, context, policy, job.seed, temperature)
         finally:
-            await workspace.close()
-        episode.durations_s.update(timed.durations_s)
+            await context.workspace.close()
         episode.durations_s["queue"] += queue_s
         if episode.failure:
             return self._trajectory(job, task, policy, episode, _invalid(episode.failure))
@@ -133,10 +129,31 @@ class Runner:
         episode.durations_s["grade"] = time.monotonic() - started
         return self._trajectory(job, task, policy, episode, verdict)
 
+    async def _workspace(self, task: Task) -> Workspace:
+        tree = self._task_layers(task).tree
+        if self._agent is not None:
+            return await self._agent.workspace(task, tree, lambda files: self._spec(task, files), self._backend.create)
+        prepare = self._pipeline.prepare if self._pipeline.is_prepared else None
+        return Workspace(tree, task.base_files, lambda files: self._sandbox(task, files), prepare)
+
+    async def _episode(
+        self, session_id: str, context: ToolContext, policy: Policy, seed: int, temperature: float
+    ) -> Episode:
+        limits = self._limits_of(policy)
+        timed = TimedPolicy(policy)
+        if self._agent is not None:
+            asked = policy if isinstance(policy, ShellPolicy) else timed
+            episode = await self._agent.run(session_id, context, asked, limits, seed=seed, temperature=temperature)
+        else:
+            runner = EpisodeRunner(self._pipeline, timed, self._renderer, temperature=temperature, limits=limits)
+            episode = await runner.run(session_id, context, seed)
+        episode.durations_s.update(timed.durations_s)
+        return episode
+
     def _limits_of(self, policy: Policy) -> PipelineConfig:
         """A script has no context window: whole files that the oracle writes do not end its episode or its replay."""
         pipeline = self._config.pipeline
-        is_scripted = isinstance(policy, ScriptedPolicy | ReplayPolicy)
+        is_scripted = isinstance(policy, ScriptedPolicy | ReplayPolicy | ShellPolicy)
         return pipeline.model_copy(update={"max_len_tokens": _UNBOUNDED_TOKENS}) if is_scripted else pipeline
 
     def _trajectory(
@@ -181,7 +198,7 @@ def _make_trajectory(
         id=job.trajectory_id,
         task_id=job.task_id,
         group_id=job.group_id,
-        pipeline=config.pipeline.type,
+        pipeline=config.scaffold,
         policy_id=policy_id,
         sandbox_backend=backend,
         turns=episode.turns,
@@ -193,6 +210,7 @@ def _make_trajectory(
         seed=job.seed,
         attempts=episode.attempts,
         durations_s=episode.durations_s,
+        agent_run=episode.agent_run,
     )
 
 

@@ -6,6 +6,7 @@ A back end makes disposable copies of a pinned tree in which untrusted code runs
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal, Protocol
@@ -55,6 +56,8 @@ class SandboxSpec(Record):
     """Relative path -> text written over the tree before untrusted code runs (None: deleted)."""
     links: dict[str, str] = {}
     """Absolute path -> target: more symbolic links in the read-only root (back ends with a root of their own)."""
+    mounts: dict[str, Path] = {}
+    """Absolute path -> folder of this machine that is shown there read-only (`namespace`, without ``root``)."""
     root: ImageRoot | None = None
     """Image in which commands run, in a copy of their own, and tests in the image as it was pulled (`namespace` only);
     None: the view of the host."""
@@ -219,6 +222,15 @@ class Sandbox(Protocol):
 
     async def diff(self) -> Diff:
         """Return the differences from the sandbox's start, as a patch and as records, at most 200 000 paths."""
+
+    async def listen(self, port: int) -> socket.socket:
+        """Return a socket that listens on ``port`` of the loopback interface inside.
+
+        What connects to it in the sandbox reaches the process that holds it, and nothing else outside.
+
+        Raises:
+            SandboxError: the port is taken, or this back end has no such sockets.
+        """
 
     async def snapshot(self) -> Snapshot:
         """Freeze the current state, in the room that the sandbox has; it continues above the snapshot.

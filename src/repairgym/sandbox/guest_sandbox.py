@@ -5,6 +5,7 @@ a failure of the sandbox is an exception, a failure of the code inside a result.
 """
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -99,6 +100,14 @@ def reject_root(backend: str, spec: SandboxSpec) -> None:
         )
 
 
+def reject_mounts(backend: str, spec: SandboxSpec) -> None:
+    """Reject folders of this machine, for a root that they cannot be mounted in."""
+    if spec.mounts:
+        raise SandboxUnavailableError(
+            f"{backend} cannot show {', '.join(spec.mounts)}: use namespace, without an image"
+        )
+
+
 def reject_links(backend: str, spec: SandboxSpec) -> None:
     """Reject links in the root, for a back end whose root is not ours."""
     if spec.links:
@@ -149,10 +158,12 @@ class GuestSandbox:
         on_close: Callable[[], Awaitable[None]],
         brancher: Brancher | None = None,
         sessions: Mapping[str, SessionState] | None = None,
+        listen: Callable[[int], Awaitable[socket.socket]] | None = None,
     ) -> None:
         """Make a sandbox over ``channel`` that resumes ``sessions``.
 
-        ``on_close`` is awaited once, after the channel was closed; without ``brancher`` there are no snapshots.
+        ``on_close`` is awaited once, after the channel was closed; without ``brancher`` there are no snapshots, without
+        ``listen`` no sockets.
         """
         self.backend = backend
         self._channel = channel
@@ -160,6 +171,7 @@ class GuestSandbox:
         self._on_close = on_close
         self._is_closed = False
         self._brancher = brancher
+        self._listen = listen
         self._sessions = {name: GuestSession(name, channel, state) for name, state in (sessions or {}).items()}
 
     async def exec(
@@ -237,6 +249,12 @@ class GuestSandbox:
         versions = [(path, version(*before), version(*after)) for path, before, after in answer["paths"]]
         # In a thread: the time is bounded, but long enough to hold up an event loop.
         return await asyncio.to_thread(make_diff, versions)
+
+    async def listen(self, port: int) -> socket.socket:
+        """See :meth:`repairgym.sandbox.base.Sandbox.listen`."""
+        if self._listen is None:
+            raise SandboxUnavailableError(f"{self.backend} opens no sockets in its sandboxes: use namespace")
+        return await self._listen(port)
 
     async def snapshot(self) -> Snapshot:
         """See :meth:`repairgym.sandbox.base.Sandbox.snapshot`."""

@@ -8,12 +8,13 @@ nothing, so no configuration can name it. In the task, ``f`` in ``m.py`` compare
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from repairgym.diffs.make import Diff, FileVersion, make_diff
-from repairgym.errors import InputError, RepairGymError, SandboxError
+from repairgym.errors import InputError, RepairGymError, SandboxError, SandboxUnavailableError
 from repairgym.records import (
     Certificate,
     Environment,
@@ -161,6 +162,10 @@ class ScriptedSandbox:
 
         changed = sorted(path for path, text in self.files.items() if self._base.get(path) != text)
         return make_diff([(path, version(self._base.get(path)), version(self.files[path])) for path in changed])
+
+    async def listen(self, port: int) -> socket.socket:
+        """Raise: nothing runs in this sandbox."""
+        raise SandboxUnavailableError("a scripted sandbox has no network")
 
     async def snapshot(self) -> ScriptedSnapshot:
         """Copy the current files."""

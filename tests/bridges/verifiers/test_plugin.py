@@ -41,12 +41,13 @@ def serve(tasks: Path) -> Iterator:
     import uvicorn
 
     from repairgym.agent.pipelines.registry import make_pipeline
-    from repairgym.bridges.serving.app import ModelServer
-    from repairgym.bridges.serving.models import ScriptModel
-    from repairgym.bridges.serving.scripts import make_script
-    from repairgym.config.commands import ServeConfig, ShellScriptConfig
+    from repairgym.config.agent import ShellScriptConfig
+    from repairgym.config.commands import ServeConfig
     from repairgym.config.pipeline import PipelineConfig
     from repairgym.sandbox.cache import ExecutionCache
+    from repairgym.serving.app import ModelServer
+    from repairgym.serving.models import ScriptModel
+    from repairgym.serving.scripts import make_script
     from repairgym.tasks.store import TaskStore
 
     running: list[tuple[uvicorn.Server, threading.Thread]] = []

@@ -13,23 +13,12 @@ from repairgym.agent.formats import Action
 from repairgym.agent.pipelines.base import Pipeline
 from repairgym.agent.tools.base import ToolContext
 from repairgym.agent.tools.editor import shown_path
+from repairgym.agent.tools.repository import make_repository
 from repairgym.agent.tools.window import render_view, view_around
 from repairgym.config.pipeline import PaperBConfig
 from repairgym.diffs.lines import split_lines
-from repairgym.errors import SandboxError
 from repairgym.records import Location, Task
 from repairgym.sandbox.base import Sandbox
-
-_GIT_FOLDER = "/tmp/.repository.git"
-"""Outside of the tree, so that it is no change of it."""
-_DATE = "2000-01-01T00:00:00Z"
-"""Fixed, so that equal trees have equal commits."""
-_MAKE_REPOSITORY = (
-    f"git init -q -b main --separate-git-dir {_GIT_FOLDER} "
-    "&& git config user.name agent && git config user.email agent@localhost "
-    f"&& git add -A && GIT_AUTHOR_DATE={_DATE} GIT_COMMITTER_DATE={_DATE} git commit -q --allow-empty -m 'The project'"
-)
-_GIT_TIMEOUT_S = 60.0
 
 
 class PaperBPipeline(Pipeline[PaperBConfig]):
@@ -42,10 +31,7 @@ class PaperBPipeline(Pipeline[PaperBConfig]):
 
     async def prepare(self, sandbox: Sandbox) -> None:
         """Make the tree a git repository; SandboxError where the sandbox has no git, or it failed."""
-        result = await sandbox.exec(("/bin/sh", "-c", _MAKE_REPOSITORY), timeout_s=_GIT_TIMEOUT_S)
-        if result.exit_status != 0:
-            said = result.stderr.decode("utf-8", "replace").strip()[-300:]
-            raise SandboxError(f"the tree could not be made a git repository ({said}); set pipeline.has_git=false")
+        await make_repository(sandbox)
 
     def open_place(self, context: ToolContext, place: Location, text: str) -> str:
         """Open the editor at the task's cached place, or, where the tools have no editor, the compact tools' window."""

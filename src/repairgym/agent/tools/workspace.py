@@ -83,6 +83,12 @@ class Workspace:
         self.cwd = session.cwd
         return result
 
+    async def run_program(self, argv: tuple[str, ...], *, env: dict[str, str], timeout_s: float) -> ExecResult:
+        """Run a program in the tree, outside of the shell; `refresh` before the next `read`."""
+        sandbox = await self.sandbox()
+        self._is_stale = True
+        return await sandbox.exec(argv, timeout_s=timeout_s, env=env)
+
     async def refresh(self) -> None:
         """Read back the changes of commands, if any ran; `SandboxContentError` if more was changed than can be read."""
         if not self._is_stale or self._sandbox is None:

@@ -17,7 +17,7 @@ from typing import Any
 from repairgym.errors import SandboxError, SandboxLostError, SandboxUnavailableError
 from repairgym.sandbox.backends.guest_process import ServingProcess, describe_layout
 from repairgym.sandbox.base import Sandbox, SandboxSpec, Snapshot
-from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestBackend, reject_root
+from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestBackend, reject_mounts, reject_root
 from repairgym.sandbox.system_view import SystemPaths
 
 _BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from guest.contained import stage; stage()"
@@ -40,6 +40,8 @@ class BubblewrapBackend(GuestBackend):
         """See :meth:`repairgym.sandbox.base.SandboxBackend.create`; this back end has no snapshots."""
         self._check(spec, snapshot)
         reject_root(self.name, spec)
+        reject_mounts(self.name, spec)
+        reject_mounts(self.name, spec)
         path = find_program(self._program)
         self._version = self._version or read_version(path)
         layout = describe_layout(spec, self._paths)

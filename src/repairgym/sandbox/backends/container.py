@@ -25,7 +25,7 @@ from repairgym.sandbox.backends.guest_process import find_interpreter_folders
 from repairgym.sandbox.base import Sandbox, SandboxSpec, Snapshot
 from repairgym.sandbox.channel import Channel
 from repairgym.sandbox.guest import files, rootfs
-from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestBackend, reject_links, reject_root
+from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestBackend, reject_links, reject_mounts, reject_root
 from repairgym.sandbox.system_view import SystemPaths, SystemView
 
 _SOCKET = "/.repairgym/socket"
@@ -51,6 +51,7 @@ class ContainerBackend(GuestBackend):
         """See :meth:`repairgym.sandbox.base.SandboxBackend.create`; this back end has no snapshots."""
         self._check(spec, snapshot)
         reject_links(self.name, spec)
+        reject_mounts(self.name, spec)
         reject_root(self.name, spec)
         view = self._paths.view(find_interpreter_folders(spec.environment))
         chosen = await self._find_engine()

@@ -22,7 +22,7 @@ from repairgym.sandbox.backends.guest_process import ServingProcess, find_prefix
 from repairgym.sandbox.base import Sandbox, SandboxSpec, Snapshot
 from repairgym.sandbox.branching import DEFAULT_BYTES, KeptSnapshot, Quota, SessionState, SessionStates, check_snapshot
 from repairgym.sandbox.channel import Channel
-from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestBackend, reject_links, reject_root
+from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestBackend, reject_links, reject_mounts, reject_root
 from repairgym.sandbox.system_view import SystemPaths
 
 _BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from repairgym_guest.local import main; main()"
@@ -46,6 +46,7 @@ class DegradedBackend(GuestBackend):
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
         """See :meth:`repairgym.sandbox.base.SandboxBackend.create`; the sandbox has a copy of the tree or snapshot."""
         reject_links(self.name, spec)
+        reject_mounts(self.name, spec)
         reject_root(self.name, spec)
         kept = None if snapshot is None else check_snapshot(self.name, spec, snapshot)
         view = self._paths.view(find_prefixes(spec.environment))

@@ -99,6 +99,7 @@ def describe_layout(spec: SandboxSpec, paths: SystemPaths) -> dict[str, Any]:
         "binds": view.binds,
         "folders": view.folders,
         "links": (*view.links, *spec.links.items()),
+        "mounts": tuple((str(folder.resolve()), path) for path, folder in spec.mounts.items()),
         "covers": view.covers,
         "prefixes": prefixes,
     }
@@ -116,6 +117,7 @@ def _describe_image(spec: SandboxSpec, root: ImageRoot, paths: SystemPaths) -> d
         "binds": view.binds,
         "folders": view.folders,
         "links": (*view.links, (rootfs.PYTHON, str(python))),
+        "mounts": (),
         "covers": view.covers,
         "prefixes": prefixes,
         "image": [str(layer) for layer in root.layers],

@@ -10,6 +10,7 @@ its first request waits for its namespaces.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -166,7 +167,12 @@ class NamespaceBackend:
         sessions = {} if kept is None else kept.sessions
         # Whether an image has pytest is asked inside, when it is needed.
         has_pytest = zygote.has_pytest or spec.root is not None
-        return GuestSandbox(self.name, channel, has_pytest, release, brancher, sessions), opening
+
+        async def listen(port: int) -> socket.socket:
+            await opening
+            return await zygote.listen(number, port)
+
+        return GuestSandbox(self.name, channel, has_pytest, release, brancher, sessions, listen), opening
 
     async def _open(
         self,

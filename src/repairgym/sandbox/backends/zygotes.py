@@ -35,6 +35,7 @@ _BOOT = (
 )
 _START_TIMEOUT_S = 60.0
 _REMOUNT_TIMEOUT_S = 30.0
+_LISTEN_TIMEOUT_S = 30.0
 _BUSY_WAIT_S = 0.005
 _CHUNK_BYTES = 1 << 16
 
@@ -176,6 +177,22 @@ class Zygote:
             raise SandboxError(f"a snapshot could not be taken: {answer['message']}")
         return snapshot
 
+    async def listen(self, sandbox: int, port: int) -> socket.socket:
+        """Return a socket that listens on ``port`` of the loopback interface of ``sandbox``."""
+        with await _send(self._control, {"op": "listen", "id": sandbox, "port": port}) as connection:
+            connection.setblocking(True)
+            connection.settimeout(_LISTEN_TIMEOUT_S)
+            try:
+                message, fds, _, _ = await asyncio.to_thread(socket.recv_fds, connection, _CHUNK_BYTES, 1)
+            except OSError as error:
+                raise SandboxLostError("the process that makes sandboxes does not answer") from error
+        if not message:
+            raise SandboxLostError("the process that makes sandboxes is gone")
+        answer, _ = wire.unpack(message[wire.PREFIX.size :], b"")
+        if "error" in answer:
+            raise SandboxError(f"port {port} of a sandbox cannot be listened on: {answer['message']}")
+        return socket.socket(fileno=fds[0])
+
     async def drop(self, sandboxes: Sequence[int] = (), snapshots: Sequence[int] = ()) -> None:
         """Forget closed sandboxes and snapshots."""
         request = {"op": "drop", "sandboxes": list(sandboxes), "snapshots": list(snapshots)}
@@ -189,9 +206,9 @@ class Zygote:
 
 # --- the pool ---------------------------------------------------------------------------------------------------------
 
-_Key = tuple[Path, Path, int, int, tuple[tuple[str, str], ...], tuple[Path, ...]]
-"""Environment, tree, the identity of the tree's folder, links, layers of an image: a folder made again at the same path
-is another tree."""
+_Key = tuple[Path, Path, int, int, tuple[tuple[str, str], ...], tuple[tuple[str, Path], ...], tuple[Path, ...]]
+"""Environment, tree, the identity of the tree's folder, links, mounts, layers of an image: a folder made again at the
+same path is another tree."""
 
 
 def _key(spec: SandboxSpec) -> _Key:
@@ -200,7 +217,8 @@ def _key(spec: SandboxSpec) -> _Key:
     except OSError as error:
         raise InputError(f"got the tree {spec.tree}, expected a folder: {error}") from error
     environment, layers = (spec.environment, ()) if spec.root is None else (Path("/"), spec.root.layers)
-    return environment, spec.tree, status.st_dev, status.st_ino, tuple(sorted(spec.links.items())), layers
+    links, mounts = tuple(sorted(spec.links.items())), tuple(sorted(spec.mounts.items()))
+    return environment, spec.tree, status.st_dev, status.st_ino, links, mounts, layers
 
 
 class ZygotePool:

@@ -74,6 +74,8 @@ class Layout(NamedTuple):
     """Folders that are made empty, parents first."""
     links: List[Tuple[str, str]]
     """Symbolic links and their destinations."""
+    mounts: List[Tuple[str, str]]
+    """Folders, each with the place where it is shown."""
     covers: List[str]
     """Paths below ``binds`` over which something empty of their kind lies."""
     prefixes: List[str]
@@ -230,6 +232,8 @@ def assemble(layout: Layout, userns_fd: Optional[int], owner: Optional[int]) -> 
     root.bind_owned(layout.guest, GUEST)
     if layout.environment:
         root.bind_owned(layout.environment, ENVIRONMENT)
+    for source, target in layout.mounts:
+        root.bind_owned(source, target)
     for number, folder in enumerate(layout.image):
         root.bind_layer(folder, f"{IMAGE_LAYERS}/{number}")
     root.bind_tree(layout.tree, TREE)

@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import socket
+import struct
 from typing import Any, Callable, Dict, List, Optional
 
 from . import image_server, isolation, rootfs, server, syscalls, wire
@@ -22,6 +23,7 @@ from .runners import start
 
 _REQUEST_BYTES = 1 << 16
 _MAX_FDS = 16
+_BACKLOG = 64
 
 
 def _serve_sandbox(connection: socket.socket, accounting: Accounting) -> None:
@@ -53,11 +55,13 @@ class Zygote:
         self._control = control
         self._own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._own_mount_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        self._own_network_namespace = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._sandboxes: Dict[int, int] = {}
         self._snapshots: Dict[int, int] = {}
         self._operations: Dict[str, Callable[[Dict[str, Any], List[int]], None]] = {
             "fork": self._fork,
             "remount": self._remount,
+            "listen": self._listen,
             "drop": self._drop,
         }
 
@@ -92,7 +96,8 @@ class Zygote:
             syscalls.setns(self._snapshots[snapshot], syscalls.CLONE_NEWNS)
         self._control.close()
         # A descriptor that stays open here would keep a dropped snapshot alive.
-        for fd in (self._own_pid_namespace, self._own_mount_namespace, *self._snapshots.values()):
+        own = (self._own_pid_namespace, self._own_mount_namespace, self._own_network_namespace)
+        for fd in (*own, *self._snapshots.values()):
             os.close(fd)
 
     def _remount(self, request: Dict[str, Any], fds: List[int]) -> None:
@@ -119,6 +124,29 @@ class Zygote:
                 # Everything after this would use the mounts of a sandbox.
                 os._exit(1)
 
+    def _listen(self, request: Dict[str, Any], fds: List[int]) -> None:
+        """Send back a socket that listens in the network of a sandbox; whoever holds it may be anywhere."""
+        with socket.socket(fileno=os.dup(fds[0])) as connection, wire.reporting(connection):
+            namespace = os.open(f"/proc/{self._sandboxes[request['id']]}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                listener = self._bind_in(namespace, request["port"])
+            finally:
+                os.close(namespace)
+            with listener:
+                descriptors = struct.pack("i", listener.fileno())
+                connection.sendmsg([wire.pack({})], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+
+    def _bind_in(self, namespace: int, port: int) -> socket.socket:
+        """Make the socket in a network namespace, and return to the own one."""
+        syscalls.setns(namespace, syscalls.CLONE_NEWNET)
+        try:
+            return _listening_socket(port)
+        finally:
+            try:
+                syscalls.setns(self._own_network_namespace, syscalls.CLONE_NEWNET)
+            except OSError:
+                os._exit(1)
+
     def _drop(self, request: Dict[str, Any], _: List[int]) -> None:
         """Forget closed sandboxes and unneeded snapshots."""
         for sandbox in request.get("sandboxes", ()):
@@ -127,6 +155,17 @@ class Zygote:
             fd = self._snapshots.pop(snapshot, None)
             if fd is not None:
                 os.close(fd)
+
+
+def _listening_socket(port: int) -> socket.socket:
+    listener = socket.socket()
+    try:
+        listener.bind(("127.0.0.1", port))
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
 
 def main(control_fd: int) -> None:

@@ -31,6 +31,7 @@ KINDS = (
     "image_layers",
     "wheels",
     "trials",
+    "agents",
 )
 _held: dict[Path, int] = {}
 _holding = threading.Lock()

@@ -8,6 +8,7 @@ Reads pinned sdists and locks. Makes folders under ``$REPAIRGYM_CACHE`` (default
     wheels/<digest>/           the wheel of a release that has none (`imported/environments`)
     models/<digest>/           weights or a tokenizer that a cluster's driver sent (`bridges/ray`)
     trials/<digest>/           one run of a suite by `repairgym tasks add` (`adding/trial`)
+    agents/<digest>/           a command line agent of others (`agents`)
     images/, image_layers/     container images and their unpacked layers (`images/pull`)
 
 Guarantees: a layer appears under its name only when it is whole; concurrent processes build it once (file lock); a

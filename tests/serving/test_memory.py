@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from repairgym.bridges.serving.dialects.chat import ChatDialect
-from repairgym.bridges.serving.memory import ConversationMemory
-from repairgym.bridges.serving.records import ChatRequest
 from repairgym.inference.renderer import ChatRenderer
+from repairgym.serving.dialects.chat import ChatDialect
+from repairgym.serving.memory import ConversationMemory
+from repairgym.serving.records import ChatRequest
 
 TEXTS = st.lists(st.sampled_from(["a", " <", "\n", "é", "<|im_end|>"]), max_size=6).map("".join)
 # Ids that no tokenizer would give for their own text: a model may sample any.

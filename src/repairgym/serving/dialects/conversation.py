@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from repairgym.bridges.serving.records import UNSUPPORTED, ChatRequest, RequestError, SamplingRequest
+from repairgym.serving.records import UNSUPPORTED, ChatRequest, RequestError, SamplingRequest
 
 
 def make_chat_request(

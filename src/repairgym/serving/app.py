@@ -24,18 +24,18 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from repairgym import __version__
-from repairgym.bridges.serving.dialects.base import Dialect, Exchange, encode_json
-from repairgym.bridges.serving.dialects.chat import ChatDialect
-from repairgym.bridges.serving.dialects.completions import CompletionsDialect
-from repairgym.bridges.serving.dialects.messages import MessagesDialect
-from repairgym.bridges.serving.dialects.responses import ResponsesDialect
-from repairgym.bridges.serving.models import ServedModel
-from repairgym.bridges.serving.records import Event, ModelReply, RequestError, check_exact
-from repairgym.bridges.serving.sampling import Queue, sample, unless_disconnected
-from repairgym.bridges.serving.streams import EventStream
 from repairgym.config.commands import ServeConfig
 from repairgym.config.models import LOOPBACK
 from repairgym.errors import RepairGymError
+from repairgym.serving.dialects.base import Dialect, Exchange, encode_json
+from repairgym.serving.dialects.chat import ChatDialect
+from repairgym.serving.dialects.completions import CompletionsDialect
+from repairgym.serving.dialects.messages import MessagesDialect
+from repairgym.serving.dialects.responses import ResponsesDialect
+from repairgym.serving.models import ServedModel
+from repairgym.serving.records import Event, ModelReply, RequestError, check_exact
+from repairgym.serving.sampling import Queue, sample, unless_disconnected
+from repairgym.serving.streams import EventStream
 
 _MESSAGES = MessagesDialect()
 DIALECTS: tuple[Dialect, ...] = (ChatDialect(), CompletionsDialect(), ResponsesDialect(), _MESSAGES)
@@ -56,11 +56,20 @@ _OTHER_PATHS = (
 class ModelServer:
     """The routes in front of one model; with a ``token`` for clients that send it only."""
 
-    def __init__(self, model: ServedModel, name: str, config: ServeConfig, token: str = "") -> None:
+    def __init__(
+        self,
+        model: ServedModel,
+        name: str,
+        config: ServeConfig,
+        token: str = "",
+        override: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Serve ``model`` as ``name`` (empty: under any name); ``override`` changes bodies before they are read."""
         self._model = model
         self._name = name
         self._config = config
         self._token = token
+        self._override = override
         self._queue = Queue(config.max_concurrent, config.max_waiting)
         self._created = int(time.time())
 
@@ -124,7 +133,9 @@ class ModelServer:
             self._check_model(asked.sampling.model)
             prompts = self._model.prompts(asked)
             spell = self._model.renderer.text
-            exchange = Exchange(asked, uuid.uuid4().hex, int(time.time()), self._name, prompts, spell, body)
+            exchange = Exchange(
+                asked, uuid.uuid4().hex, int(time.time()), self._name or asked.sampling.model, prompts, spell, body
+            )
             events = sample(self._model, asked, prompts, self._queue)
             if not asked.sampling.is_stream:
                 replies = await unless_disconnected(request.receive, _replies(events))
@@ -136,7 +147,7 @@ class ModelServer:
         return answer
 
     def _check_model(self, name: str) -> None:
-        if name and name != self._name:
+        if name and self._name and name != self._name:
             raise RequestError(
                 f"model {name[:200]!r} is not served here; {self._name!r} is", status=404, code="model_not_found"
             )
@@ -176,7 +187,8 @@ class ModelServer:
                     parts.append(part)
         except TimeoutError:
             raise RequestError("the body did not arrive in time", status=408) from None
-        return read_body(b"".join(parts))
+        body = read_body(b"".join(parts))
+        return self._override(body) if self._override else body
 
 
 def read_body(content: bytes) -> Mapping[str, Any]:

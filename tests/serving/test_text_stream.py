@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repairgym.bridges.serving.text_stream import TextStream
+from repairgym.serving.text_stream import TextStream
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "<", "<t", "t>", "é", "日", "\n"]), max_size=12).map("".join)
 

@@ -16,16 +16,16 @@ import httpx2
 import pytest
 
 from repairgym.agent.pipelines.registry import make_pipeline
-from repairgym.bridges.serving.models import ScriptModel
-from repairgym.bridges.serving.records import RequestError
-from repairgym.bridges.serving.scripts import find_task, make_script
-from repairgym.config.commands import ShellScriptConfig
+from repairgym.config.agent import ShellScriptConfig
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.errors import ConfigError
 from repairgym.inference.chat_template import Message
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Task
 from repairgym.sandbox.cache import ExecutionCache
+from repairgym.serving.models import ScriptModel
+from repairgym.serving.records import RequestError
+from repairgym.serving.scripts import find_task, make_script
 
 Connect = Callable[..., AbstractAsyncContextManager[httpx2.AsyncClient]]
 BASH = {"type": "function", "function": {"name": "bash", "parameters": {"required": ["command"]}}}

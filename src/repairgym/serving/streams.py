@@ -12,10 +12,10 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from repairgym.bridges.serving.dialects.base import Dialect, Exchange, Frame
-from repairgym.bridges.serving.records import Delta, Event, ModelReply, RequestError
-from repairgym.bridges.serving.sampling import unless_disconnected
 from repairgym.errors import RepairGymError
+from repairgym.serving.dialects.base import Dialect, Exchange, Frame
+from repairgym.serving.records import Delta, Event, ModelReply, RequestError
+from repairgym.serving.sampling import unless_disconnected
 
 
 class EventStream(Response):

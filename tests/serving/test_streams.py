@@ -12,14 +12,14 @@ import httpx2
 import numpy as np
 import pytest
 
-from repairgym.bridges.serving.app import ModelServer
-from repairgym.bridges.serving.models import PolicyModel, ScriptModel
 from repairgym.config.commands import ServeConfig
 from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.embedded import Watch
 from repairgym.inference.engine.requests import Request, draw_uniforms
 from repairgym.inference.engine.shaping import Shaping
 from repairgym.inference.renderer import ChatRenderer
+from repairgym.serving.app import ModelServer
+from repairgym.serving.models import PolicyModel, ScriptModel
 
 Connect = Callable[..., AbstractAsyncContextManager[httpx2.AsyncClient]]
 HELLO = [{"role": "user", "content": "f is wrong"}]

@@ -12,18 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from repairgym.agent.formats import message_of_text
-from repairgym.bridges.serving.memory import ConversationMemory
-from repairgym.bridges.serving.records import (
-    UNSUPPORTED,
-    AnyRequest,
-    ChatRequest,
-    Delta,
-    ModelReply,
-    Report,
-    RequestError,
-    to_conversation,
-)
-from repairgym.bridges.serving.text_stream import TextStream
 from repairgym.errors import ConfigError
 from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.chat_template import Message
@@ -34,6 +22,18 @@ from repairgym.inference.grammar import GrammarCompiler, GrammarMask, call_gramm
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tool_calls import HERMES
 from repairgym.ledger import UNKNOWN_VERSION
+from repairgym.serving.memory import ConversationMemory
+from repairgym.serving.records import (
+    UNSUPPORTED,
+    AnyRequest,
+    ChatRequest,
+    Delta,
+    ModelReply,
+    Report,
+    RequestError,
+    to_conversation,
+)
+from repairgym.serving.text_stream import TextStream
 
 Answer = Callable[[Sequence[Message], Sequence[Mapping[str, Any]]], str]
 """A script: (whole conversation, tools) -> next message."""
@@ -58,7 +58,7 @@ class Sampler(Protocol):
         ...
 
 
-class _Growth:
+class Growth:
     """Reports one answer while it grows."""
 
     def __init__(self, number: int, stream: TextStream, report: Report, stop_ids: Sequence[int]) -> None:
@@ -116,7 +116,7 @@ class ServedModel(ABC):
         has_calls = isinstance(request, ChatRequest) and bool(request.tools)
         form = self.renderer.call_form
         stream = TextStream(self.renderer.text, request.sampling.stop, form.start if form and has_calls else None)
-        growth = _Growth(number, stream, report, self.renderer.stop_token_ids)
+        growth = Growth(number, stream, report, self.renderer.stop_token_ids)
         generation = await self._generate(request, number, prompt_ids, growth)
         growth.add(generation.token_ids, generation.log_probs, growth.top_tokens, is_stopped=generation.is_stopped)
         rest = stream.finish()
@@ -145,7 +145,7 @@ class ServedModel(ABC):
         )
 
     @abstractmethod
-    async def _generate(self, request: AnyRequest, number: int, prompt_ids: list[int], growth: _Growth) -> Generation:
+    async def _generate(self, request: AnyRequest, number: int, prompt_ids: list[int], growth: Growth) -> Generation:
         """Continue ``prompt_ids``; tells ``growth`` of the tokens."""
 
 
@@ -186,7 +186,7 @@ class PolicyModel(ServedModel):
                 f"prompt: token id {max(prompt_ids)} is not below this model's {self.renderer.vocab_size}"
             )
 
-    async def _generate(self, request: AnyRequest, number: int, prompt_ids: list[int], growth: _Growth) -> Generation:
+    async def _generate(self, request: AnyRequest, number: int, prompt_ids: list[int], growth: Growth) -> Generation:
         asked = request.sampling
         shaping = await self._shaping(request)
         session_id = f"serve/{next(self._numbers)}"
@@ -240,7 +240,7 @@ class ScriptModel(ServedModel):
         super().__init__(renderer, max_remembered=0)
         self._answer = answer
 
-    async def _generate(self, request: AnyRequest, number: int, prompt_ids: list[int], growth: _Growth) -> Generation:
+    async def _generate(self, request: AnyRequest, number: int, prompt_ids: list[int], growth: Growth) -> Generation:
         if isinstance(request, ChatRequest):
             if request.schema is not None:
                 raise RequestError("a script's answers keep to no schema", code=UNSUPPORTED)

@@ -15,8 +15,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from repairgym.bridges.serving.models import PolicyModel, ScriptModel
-from repairgym.bridges.serving.records import AnyRequest, ModelReply, Report
 from repairgym.config.models import EndpointConfig, EngineConfig, ModelConfig
 from repairgym.errors import PromptTooLongError, ServerRejectedError
 from repairgym.inference.base import SamplingParams
@@ -30,6 +28,8 @@ from repairgym.inference.vllm.policy import VllmPolicy
 from repairgym.inference.vllm.preflight import Needs, check_servers
 from repairgym.inference.vllm.server import TokenServer
 from repairgym.ledger import UNKNOWN_VERSION
+from repairgym.serving.models import PolicyModel, ScriptModel
+from repairgym.serving.records import AnyRequest, ModelReply, Report
 
 Connect = Callable[..., AbstractAsyncContextManager[httpx2.AsyncClient]]
 HELLO = [{"role": "user", "content": "f is wrong"}]

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from repairgym.bridges.serving.dialects import openai
-from repairgym.bridges.serving.dialects.base import (
+from repairgym.inference.engine.shaping import TopTokens
+from repairgym.serving.dialects import openai
+from repairgym.serving.dialects.base import (
     JSON,
     Dialect,
     Exchange,
@@ -14,8 +15,7 @@ from repairgym.bridges.serving.dialects.base import (
     read_sampling,
     reject_changes,
 )
-from repairgym.bridges.serving.records import UNSUPPORTED, Delta, ModelReply, RequestError, TextRequest
-from repairgym.inference.engine.shaping import TopTokens
+from repairgym.serving.records import UNSUPPORTED, Delta, ModelReply, RequestError, TextRequest
 
 _NAMES = openai.SAMPLING_NAMES | {"max_tokens": "max_tokens"}
 _NEUTRAL: dict[str, tuple[Any, ...]] = openai.NEUTRAL | {"suffix": ("",)}

@@ -16,11 +16,11 @@ from typing import Any
 
 import uvicorn
 
-from repairgym.bridges.serving.app import ModelServer
-from repairgym.bridges.serving.models import ServedModel
 from repairgym.config.commands import ServeConfig
 from repairgym.config.models import LOOPBACK
 from repairgym.errors import ConfigError, InputError
+from repairgym.serving.app import ModelServer
+from repairgym.serving.models import ServedModel
 
 
 def read_token(config: ServeConfig) -> str:

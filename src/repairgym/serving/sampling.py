@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from starlette.types import Receive
 
-from repairgym.bridges.serving.models import ServedModel
-from repairgym.bridges.serving.records import AnyRequest, Event, ModelReply, RequestError
+from repairgym.serving.models import ServedModel
+from repairgym.serving.records import AnyRequest, Event, ModelReply, RequestError
 
 _CLIENT_GONE = 499
 """nginx's status for a client that closed the connection."""

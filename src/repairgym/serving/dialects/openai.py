@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from repairgym.bridges.serving.dialects.base import JSON, Exchange, read_flag
-from repairgym.bridges.serving.records import ModelReply, RequestError
 from repairgym.inference.engine.shaping import TopTokens
+from repairgym.serving.dialects.base import JSON, Exchange, read_flag
+from repairgym.serving.records import ModelReply, RequestError
 
 LEAST_LOG_PROB = -9999.0
 """OpenAI's value for what cannot be sampled; JSON has no infinity."""

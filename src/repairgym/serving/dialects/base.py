@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from pydantic import ValidationError
 
-from repairgym.bridges.serving.records import (
+from repairgym.serving.records import (
     UNSUPPORTED,
     AnyRequest,
     Delta,

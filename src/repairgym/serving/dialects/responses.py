@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from repairgym.bridges.serving.dialects.base import (
+from repairgym.serving.dialects.base import (
     JSON,
     Dialect,
     Exchange,
@@ -14,9 +14,9 @@ from repairgym.bridges.serving.dialects.base import (
     reject_changes,
     token_fields,
 )
-from repairgym.bridges.serving.dialects.conversation import make_chat_request
-from repairgym.bridges.serving.dialects.openai import log_prob_entries
-from repairgym.bridges.serving.records import ChatRequest, Delta, ModelReply, RequestError
+from repairgym.serving.dialects.conversation import make_chat_request
+from repairgym.serving.dialects.openai import log_prob_entries
+from repairgym.serving.records import ChatRequest, Delta, ModelReply, RequestError
 
 _NAMES = {
     "model": "model",

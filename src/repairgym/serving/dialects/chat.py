@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from repairgym.bridges.serving.dialects import openai
-from repairgym.bridges.serving.dialects.base import (
+from repairgym.serving.dialects import openai
+from repairgym.serving.dialects.base import (
     JSON,
     Dialect,
     Exchange,
@@ -13,8 +13,8 @@ from repairgym.bridges.serving.dialects.base import (
     read_sampling,
     reject_changes,
 )
-from repairgym.bridges.serving.dialects.conversation import make_chat_request
-from repairgym.bridges.serving.records import ChatRequest, Delta, ModelReply, RequestError
+from repairgym.serving.dialects.conversation import make_chat_request
+from repairgym.serving.records import ChatRequest, Delta, ModelReply, RequestError
 
 _NAMES = openai.SAMPLING_NAMES | {
     "max_tokens": "max_tokens",

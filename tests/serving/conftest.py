@@ -8,8 +8,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import httpx2
 import pytest
 
-from repairgym.bridges.serving.app import ModelServer
-from repairgym.bridges.serving.models import PolicyModel, ServedModel
 from repairgym.config.commands import ServeConfig
 from repairgym.config.models import EngineConfig, ModelConfig
 from repairgym.inference.embedded import EmbeddedPolicy
@@ -17,6 +15,8 @@ from repairgym.inference.engine.core import Engine
 from repairgym.inference.loading import create_model
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tokenizer import train_tokenizer
+from repairgym.serving.app import ModelServer
+from repairgym.serving.models import PolicyModel, ServedModel
 
 MAX_LEN_TOKENS = 256
 MODEL = ModelConfig(

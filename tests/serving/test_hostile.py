@@ -12,12 +12,12 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.bridges.serving.test_streams import EndlessSampler
+from tests.serving.test_streams import EndlessSampler
 
-from repairgym.bridges.serving.models import PolicyModel, ScriptModel, ServedModel
-from repairgym.bridges.serving.process import serve
 from repairgym.config.commands import ServeConfig
 from repairgym.inference.renderer import ChatRenderer
+from repairgym.serving.models import PolicyModel, ScriptModel, ServedModel
+from repairgym.serving.process import serve
 
 Connect = Callable[..., AbstractAsyncContextManager[httpx2.AsyncClient]]
 HELLO = [{"role": "user", "content": "f is wrong"}]

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from repairgym.bridges.serving.dialects.base import (
+from repairgym.serving.dialects.base import (
     JSON,
     Dialect,
     Exchange,
@@ -16,8 +16,8 @@ from repairgym.bridges.serving.dialects.base import (
     reject_changes,
     token_fields,
 )
-from repairgym.bridges.serving.dialects.conversation import make_chat_request
-from repairgym.bridges.serving.records import ChatRequest, Delta, ModelReply, RequestError
+from repairgym.serving.dialects.conversation import make_chat_request
+from repairgym.serving.records import ChatRequest, Delta, ModelReply, RequestError
 
 _NAMES = {
     "model": "model",

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from repairgym.bridges.serving.records import UNSUPPORTED, ChatRequest, RequestError, content_text, to_conversation
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tool_calls import HERMES
+from repairgym.serving.records import UNSUPPORTED, ChatRequest, RequestError, content_text, to_conversation
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,15 @@ def _key(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> bytes:
     contents = [[message["role"], _content(message), _calls(message)] for message in messages]
     text = json.dumps([contents, list(request.tools)], sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def message_key(message: Mapping[str, Any]) -> bytes:
+    """Digest the content of one message; agents may strip the white space around an answer."""
+    text = _content(message)
+    content = [message["role"], text.strip() if message["role"] == "assistant" else text, _calls(message)]
+    return hashlib.sha256(
+        json.dumps(content, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    ).digest()
 
 
 def _content(message: Mapping[str, Any]) -> str:

@@ -11,16 +11,19 @@ from typing import Any
 
 from repairgym.agent.pipelines.base import Pipeline
 from repairgym.agent.scripted import SCRIPTS
-from repairgym.bridges.serving.models import Answer
-from repairgym.bridges.serving.records import RequestError
-from repairgym.config.commands import ShellScriptConfig
+from repairgym.config.agent import ShellScriptConfig
 from repairgym.errors import ConfigError
+from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.chat_template import Message
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tool_calls import HERMES, Call
 from repairgym.records import Task
+from repairgym.serving.models import Answer
+from repairgym.serving.records import RequestError
 
 SHELL_SCRIPTS = ("shell-oracle", "shell-submit")
 """For other people's agents: the repair by shell commands, and immediate submission."""
+_COMMAND_ARGUMENTS = ("command", "cmd", "script")
 
 
 def make_script(
@@ -67,16 +70,56 @@ def _scaffold_script(name: str, tasks: Sequence[Task], scaffold: Pipeline[Any], 
 
 def _shell_script(tasks: Sequence[Task], config: ShellScriptConfig, *, is_solving: bool) -> Answer:
     def answer(conversation: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
-        task = find_task(conversation, tasks)
-        commands = [*(_commands(task) if is_solving else ()), config.submit_command]
-        num_answers = sum(message.role == "assistant" for message in conversation)
-        command = commands[min(num_answers, len(commands) - 1)]
-        if not tools:
-            return f"```{config.fence}\n{command}\n```"
-        name, argument = _command_tool(tools)
-        return HERMES.write(Call(name, {argument: command}))
+        return _shell_answer(find_task(conversation, tasks), config, conversation, tools, is_solving=is_solving)
 
     return answer
+
+
+def _shell_answer(
+    task: Task,
+    config: ShellScriptConfig,
+    conversation: Sequence[Message],
+    tools: Sequence[Mapping[str, Any]],
+    *,
+    is_solving: bool,
+) -> str:
+    commands = [*(_commands(task) if is_solving else ()), *([config.submit_command] if config.submit_command else ())]
+    num_answers = sum(message.role == "assistant" for message in conversation)
+    if num_answers >= len(commands) and not config.submit_command:
+        return "The task is done."
+    command = commands[min(num_answers, len(commands) - 1)]
+    return HERMES.write(_shell_call(tools, command)) if tools else f"```{config.fence}\n{command}\n```"
+
+
+class ShellPolicy:
+    """A shell script as the policy of agents in our sandboxes; its sessions know their tasks."""
+
+    def __init__(self, name: str, renderer: ChatRenderer, config: ShellScriptConfig) -> None:
+        self.id = name
+        self._renderer = renderer
+        self._config = config
+        self._tasks: dict[str, Task] = {}
+
+    def begin_session(self, session_id: str, task: Task) -> None:
+        """Begin the episode of ``task``."""
+        self._tasks[session_id] = task
+
+    async def answer(
+        self, session_id: str, conversation: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+    ) -> Generation:
+        """Return the next command of the session, written in the form of its agent's tool."""
+        is_solving = self.id == "shell-oracle"
+        text = _shell_answer(self._tasks[session_id], self._config, conversation, tools, is_solving=is_solving)
+        ids = self._renderer.action_ids(text)
+        return Generation(token_ids=tuple(ids), log_probs=(0.0,) * len(ids), is_stopped=True, policy_version=0)
+
+    async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
+        """Raise: the script needs the tools of the agent."""
+        raise ConfigError(f"{self.id} plays the model for agents of others (rollout.agent.type=external) that chat")
+
+    async def end_session(self, session_id: str) -> None:
+        """Forget the session."""
+        self._tasks.pop(session_id, None)
 
 
 def _commands(task: Task) -> list[str]:
@@ -98,12 +141,17 @@ def _commands(task: Task) -> list[str]:
     return commands
 
 
-def _command_tool(tools: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """Return (function, argument) of the first tool with one required argument: a shell."""
-    for tool in tools:
-        function = tool["function"]
-        parameters = function.get("parameters") or {}
+def _shell_call(tools: Sequence[Mapping[str, Any]], command: str) -> Call:
+    """Return a call of the shell among ``tools``: by the name of its argument, else the first with one argument."""
+    shapes = [(str(tool["function"]["name"]), tool["function"].get("parameters") or {}) for tool in tools]
+    for name, parameters in shapes:
+        properties = parameters.get("properties") or {}
+        if argument := next((each for each in _COMMAND_ARGUMENTS if each in properties), ""):
+            is_list = properties[argument].get("type") == "array"
+            others = dict.fromkeys(set(parameters.get("required") or ()) - {argument}, "repair")
+            return Call(name, {argument: ["bash", "-c", command] if is_list else command, **others})
+    for name, parameters in shapes:
         required = parameters.get("required") or list(parameters.get("properties") or ())
         if len(required) == 1:
-            return str(function["name"]), str(required[0])
-    raise RequestError("tools: none of them takes exactly one argument, as a shell does")
+            return Call(name, {str(required[0]): command})
+    raise RequestError("tools: none of them takes a command, as a shell does")

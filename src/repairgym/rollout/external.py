@@ -1,0 +1,188 @@
+"""Episodes of black-box agents: a program of others in the sandbox of the task, with the gateway as its model.
+
+Reads an `ExternalAgentConfig`; makes an :class:`~repairgym.agent.episode.Episode` with the exact token ledger.
+Guarantees: the program reaches nothing but the gateway of its own episode; a failure of the policy or the sandbox is
+infrastructure, and so is an agent that ends before it has asked anything; an agent that ends with an error afterwards
+has failed, and its changes are not graded.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+
+from repairgym.agent.episode import Episode
+from repairgym.agent.tools.base import ToolContext
+from repairgym.agent.tools.repository import make_repository
+from repairgym.agent.tools.workspace import Files, Workspace
+from repairgym.config.agent import ExternalAgentConfig
+from repairgym.config.pipeline import PipelineConfig
+from repairgym.errors import ConfigError, SandboxContentError, SandboxError, ServerRejectedError, install_hint
+from repairgym.inference.base import Policy
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.records import AgentRun, StopReason, Task
+from repairgym.sandbox.base import ExecResult, Sandbox, SandboxSpec
+from repairgym.serving.gateway import EpisodeModel, open_gateway
+from repairgym.tasks.layers.agents import agent_layer, has_distribution
+from repairgym.tasks.layers.store import LayerStore
+
+_PORT = 47_111
+_URL = f"http://127.0.0.1:{_PORT}"
+_HOME, _LAYER = "/tmp", "/opt/agent"
+_PATH = f"/opt/env/bin:/usr/local/bin:/usr/bin:/bin:{_LAYER}/bin:{_LAYER}/node_modules/.bin"
+"""The environment of the task comes first: ``python`` is the project's, not the agent's."""
+_KEY = "gateway"
+_ENVIRONMENT = {
+    "PATH": _PATH,
+    "OPENAI_BASE_URL": f"{_URL}/v1",
+    "OPENAI_API_KEY": _KEY,
+    "ANTHROPIC_BASE_URL": _URL,
+    "ANTHROPIC_API_KEY": _KEY,
+}
+_WRITE = 'mkdir -p "$(dirname "$1")" && cat > "$1"'
+_WRITE_TIMEOUT_S = 30.0
+_NUM_REASON_CHARS = 500
+
+
+class ExternalAgent:
+    """One configured agent of others; holds nothing of an episode."""
+
+    def __init__(self, config: ExternalAgentConfig, renderer: ChatRenderer, store: LayerStore | None) -> None:
+        """Install nothing yet; ConfigError where the extra `serve` is missing."""
+        if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
+            raise ConfigError(f"agent.type='external' needs {' and '.join(missing)}: {install_hint('serve')}")
+        self._config = config
+        self._renderer = renderer
+        self._store = store
+        self._layer: asyncio.Future[Path] | None = None
+
+    async def workspace(
+        self,
+        task: Task,
+        tree: Path,
+        spec: Callable[[Files], SandboxSpec],
+        create: Callable[[SandboxSpec], Awaitable[Sandbox]],
+    ) -> Workspace:
+        """Return the files of an episode; their sandbox shows the agent. ConfigError where it would show the repair."""
+        mounts: dict[str, Path] = {}
+        if self._config.requirements or self._config.npm:
+            layer = await self._install()
+            if has_distribution(layer, task.provenance.package):
+                raise ConfigError(
+                    f"the agent's environment holds {task.provenance.package}, in which the repair of {task.id} could "
+                    "be read; leave the tasks of this package out (select.packages)"
+                )
+            mounts[_LAYER] = layer
+
+        async def make(files: Files) -> Sandbox:
+            return await create(spec(files).model_copy(update={"mounts": mounts}))
+
+        return Workspace(tree, task.base_files, make, make_repository if self._config.has_git else None)
+
+    async def _install(self) -> Path:
+        if self._layer is None:
+            store = self._store or LayerStore()
+            work = asyncio.to_thread(agent_layer, store, self._config.requirements, self._config.npm)
+            self._layer = asyncio.ensure_future(work)
+        return await asyncio.shield(self._layer)
+
+    async def run(
+        self,
+        session_id: str,
+        context: ToolContext,
+        policy: Policy,
+        limits: PipelineConfig,
+        *,
+        seed: int,
+        temperature: float,
+    ) -> Episode:
+        """Run one episode; see :meth:`repairgym.agent.pipelines.base.EpisodeRunner.run`."""
+        model = EpisodeModel(policy, self._renderer, limits, session_id=session_id, seed=seed, temperature=temperature)
+        try:
+            sandbox = await context.workspace.sandbox()
+            started = time.monotonic()
+            await self._write_files(sandbox, context.task)
+            async with open_gateway(model, await sandbox.listen(_PORT)):
+                done = await context.workspace.run_program(
+                    tuple(self._fill(word, context.task) for word in self._config.command),
+                    env=_ENVIRONMENT
+                    | {name: self._fill(text, context.task) for name, text in self._config.env.items()},
+                    timeout_s=limits.time_limit_s,
+                )
+        finally:
+            await policy.end_session(session_id)
+        if isinstance(model.failure, ServerRejectedError):
+            raise model.failure
+        tool_s = max(0.0, time.monotonic() - started - model.generate_s)
+        return await self._end(model, done, context, limits, {"generate": model.generate_s, "tool": tool_s})
+
+    async def _end(
+        self,
+        model: EpisodeModel,
+        done: ExecResult,
+        context: ToolContext,
+        limits: PipelineConfig,
+        durations_s: dict[str, float],
+    ) -> Episode:
+        stop_reason, failure = _stop_reason(model, done), ""
+        if model.failure is not None:
+            stop_reason, failure = StopReason.INFRASTRUCTURE, str(model.failure)
+        elif not model.turns:
+            said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-_NUM_REASON_CHARS:]
+            failure = f"the agent asked its model nothing and ended with exit status {done.exit_status}: {said}"
+            stop_reason = StopReason.INFRASTRUCTURE
+        is_graded = stop_reason is StopReason.SUBMITTED or (
+            stop_reason is not StopReason.AGENT_FAILED and limits.is_unsubmitted_scored
+        )
+        return Episode(
+            turns=tuple(model.turns),
+            ledger=model.histories.ledger.build(),
+            stop_reason=stop_reason,
+            files=await _changes(context.workspace) if is_graded else {},
+            durations_s=durations_s,
+            failure=failure,
+            agent_run=self._describe(model, done),
+        )
+
+    def _describe(self, model: EpisodeModel, done: ExecResult) -> AgentRun:
+        num = self._config.max_output_chars
+        return AgentRun(
+            exit_status=done.exit_status,
+            signal=done.signal,
+            is_timed_out=done.is_timed_out,
+            stdout_tail=done.stdout.decode("utf-8", "replace")[-num:],
+            stderr_tail=done.stderr.decode("utf-8", "replace")[-num:],
+            **asdict(model.histories.counts),
+        )
+
+    async def _write_files(self, sandbox: Sandbox, task: Task) -> None:
+        for path, text in self._config.files.items():
+            content = self._fill(text, task).encode()
+            argv = ("/bin/sh", "-c", _WRITE, "sh", f"{_HOME}/{path}")
+            result = await sandbox.exec(argv, timeout_s=_WRITE_TIMEOUT_S, stdin=content)
+            if result.exit_status != 0:
+                raise SandboxError(f"agent.files: {path} could not be written: {result.stderr.decode()[-300:]}")
+
+    def _fill(self, text: str, task: Task) -> str:
+        # The report last: it may hold such words itself.
+        for name, value in (("{url}", _URL), ("{home}", _HOME), ("{issue}", task.issue)):
+            text = text.replace(name, value)
+        return text
+
+
+def _stop_reason(model: EpisodeModel, done: ExecResult) -> StopReason:
+    if done.is_timed_out:
+        return StopReason.TIME_LIMIT
+    if model.limit is not None:
+        return model.limit
+    return StopReason.SUBMITTED if done.exit_status == 0 else StopReason.AGENT_FAILED
+
+
+async def _changes(workspace: Workspace) -> Files:
+    """Return the agent's changes; none if they are too much to read."""
+    with suppress(SandboxContentError):
+        await workspace.refresh()
+    return dict(workspace.changes)

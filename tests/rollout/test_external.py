@@ -1,0 +1,187 @@
+"""A black-box agent in a sandbox: it learns of nothing but the gateway, and its episode is an ordinary record."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from repairgym.config.agent import ExternalAgentConfig, ShellScriptConfig
+from repairgym.config.pipeline import GradingConfig, PipelineConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.errors import ServerDownError
+from repairgym.inference.base import Generation
+from repairgym.inference.loading import load_tokenizer, shipped_base
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.records import StopReason, VerdictKind
+from repairgym.rollout.jobs import make_group
+from repairgym.rollout.rows import pack_document, unpack_document
+from repairgym.rollout.runner import Runner
+from repairgym.sandbox.backends.namespace import NamespaceBackend
+from repairgym.serving.scripts import ShellPolicy
+from repairgym.tasks.build.validation import TaskLayers
+from repairgym.testing.scripted import scripted_task
+
+AGENT = """
+import json, os, subprocess, sys, urllib.request
+shell = {"name": "bash", "parameters": {"properties": {"command": {"type": "string"}}, "required": ["command"]}}
+messages = [{"role": "user", "content": sys.argv[1]}]
+
+def ask(messages):
+    body = {"model": "any", "temperature": 0, "messages": messages, "tools": [{"type": "function", "function": shell}]}
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode())
+    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+"""
+LOOP = """
+while (answer := ask(messages)).get("tool_calls"):
+    messages.append(answer)
+    for call in answer["tool_calls"]:
+        command = json.loads(call["function"]["arguments"])["command"]
+        done = subprocess.run(command, shell=True, capture_output=True, text=True)
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": done.stdout})
+"""
+COMPACTING = """
+for number in range(5):
+    messages += [ask(messages), {"role": "user", "content": f"result {number}"}]
+    if number == 2:
+        messages = [{"role": "user", "content": "summary"}, *messages[3:]]
+    if number == 3:
+        messages[0]["content"] = "edited"
+"""
+
+
+class Sampler:
+    """Samples ids that no tokenizer would give for their text, and keeps a log as a server would."""
+
+    id = "sampler"
+
+    def __init__(self, stop_id):
+        self.stop_id, self.log, self.error = stop_id, [], None
+
+    async def generate(self, session_id, prompt_ids, sampling):
+        assert sampling.temperature == 1.0
+        if self.error:
+            raise self.error
+        ids = (*np.random.default_rng(len(self.log)).integers(60, 300, 5).tolist(), self.stop_id)
+        self.log.append((list(prompt_ids), list(ids)))
+        return Generation(token_ids=ids, log_probs=(-1.0,) * len(ids), is_stopped=True, policy_version=4)
+
+    async def end_session(self, session_id):
+        pass
+
+
+@pytest.fixture(scope="module")
+def renderer():
+    return ChatRenderer(load_tokenizer(shipped_base()))
+
+
+@pytest.fixture
+def play(tmp_path, small_environment, renderer):
+    (tmp_path / "m.py").write_text("def f(a, b):\n    return a <= b\n")
+    (tmp_path / "test_m.py").write_text("from m import f\ndef test_f():\n    assert f(1, 1)\n")
+
+    async def run(program, policy=None, *, agent=None, **limits):
+        shell = ShellScriptConfig(submit_command="")
+        external = ExternalAgentConfig(
+            command=("python", "-c", AGENT + program, "{issue}"), shell=shell, **(agent or {})
+        )
+        pipeline = PipelineConfig(**{"max_len_tokens": 5000, "max_action_tokens": 500, "time_limit_s": 60.0} | limits)
+        config = RolloutConfig(
+            agent=external, pipeline=pipeline, grading=GradingConfig(is_replayed=False, num_canaries=0)
+        )
+        task, backend = scripted_task(), NamespaceBackend()
+        runner = Runner(config, backend, lambda task: TaskLayers(small_environment, tmp_path), renderer)
+        try:
+            (job,) = make_group("phase", 0, task.id, 1, seed=1)
+            asked = policy or ShellPolicy("shell-oracle", renderer, shell)
+            return await runner.run_job(job, task, asked, 1.0)
+        finally:
+            await backend.close()
+
+    return run
+
+
+@pytest.mark.asyncio
+async def test_an_agent_repairs_a_task_and_is_graded(play):
+    trajectory = await play(LOOP)
+    assert (trajectory.verdict.kind, trajectory.stop_reason) == (VerdictKind.PASSED, StopReason.SUBMITTED)
+    assert trajectory.pipeline == "external"
+    assert list(trajectory.final_files) == ["m.py"]
+    assert [turn.tool for turn in trajectory.turns] == ["bash", "bash", None]
+    assert "2 m.py" in trajectory.turns[0].observation
+    document = unpack_document(pack_document(trajectory))
+    assert document.agent_run == trajectory.agent_run
+    assert trajectory.agent_run is not None
+    assert trajectory.agent_run.exit_status == 0
+
+
+@pytest.mark.asyncio
+async def test_the_ledger_agrees_with_the_log_of_the_policy(play, renderer):
+    policy = Sampler(renderer.stop_token_ids[0])
+    trajectory = await play(COMPACTING, policy)
+    ledger, run = trajectory.ledger, trajectory.agent_run
+    found = []
+    for turn in trajectory.turns:
+        start, end = turn.action_span
+        assert ledger.is_action[start:end].all()
+        branch = next(branch for branch in reversed(ledger.histories) if branch.start <= start)
+        positions = np.concatenate([np.arange(*span) for span in branch.spans])
+        ids = ledger.token_id[positions].tolist()
+        place = positions.tolist().index(start)
+        found.append((ids[:place], ids[place : place + end - start]))
+    assert found == policy.log
+    assert run is not None
+    assert (run.num_answers, run.num_forks, run.num_foreign_answers) == (5, 2, 0)
+    assert run.num_spliced_answers > 0
+    assert ledger.is_action.sum() == 5 * 6
+    assert set(ledger.policy_version[ledger.is_action].tolist()) == {4}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("program", "limits", "kind", "stop_reason"),
+    [
+        ("ask(messages); sys.exit('crash')", {}, VerdictKind.FAILED, StopReason.AGENT_FAILED),
+        ("sys.exit('no such option')", {}, VerdictKind.INVALID, StopReason.INFRASTRUCTURE),
+        ("ask(messages); ask(messages)", {"max_turns": 1}, VerdictKind.FAILED, StopReason.TURN_LIMIT),
+        ("ask([{'role': 'user', 'content': 'long ' * 9000}])", {}, VerdictKind.INVALID, StopReason.INFRASTRUCTURE),
+        (
+            "ask(messages); import time; time.sleep(60)",
+            {"time_limit_s": 2.0},
+            VerdictKind.FAILED,
+            StopReason.TIME_LIMIT,
+        ),
+    ],
+)
+async def test_ends(play, renderer, program, limits, kind, stop_reason):
+    trajectory = await play(program, Sampler(renderer.stop_token_ids[0]), **limits)
+    assert (trajectory.verdict.kind, trajectory.stop_reason) == (kind, stop_reason)
+
+
+@pytest.mark.asyncio
+async def test_a_failure_of_the_policy_is_never_the_agents(play, renderer):
+    policy = Sampler(renderer.stop_token_ids[0])
+    policy.error = ServerDownError("the server is gone")
+    trajectory = await play("ask(messages)", policy)
+    assert trajectory.verdict.kind is VerdictKind.INVALID
+    assert "the server is gone" in trajectory.verdict.reason
+
+
+@pytest.mark.asyncio
+async def test_the_sandbox_reaches_the_gateway_and_nothing_else(play, renderer):
+    program = (
+        "ask(messages); import socket\n"
+        "for address in (('1.1.1.1', 80), ('127.0.0.1', 22), ('10.0.0.1', 80)):\n"
+        "    try:\n        socket.create_connection(address, 2); print('reached', address)\n"
+        "    except OSError as error:\n        print('not', address)\n"
+    )
+    trajectory = await play(program, Sampler(renderer.stop_token_ids[0]))
+    assert trajectory.agent_run is not None
+    assert trajectory.agent_run.stdout_tail.count("not") == 3
+
+
+def test_settings_without_effect_and_loose_packages_are_rejected():
+    with pytest.raises(ValueError, match=r"pipeline\.tools has no effect"):
+        RolloutConfig(agent=ExternalAgentConfig(command=("x",)), pipeline=PipelineConfig(tools=("submit",)))
+    for loose in ({"requirements": ("mini-swe-agent",)}, {"npm": ("opencode-ai@latest",)}):
+        with pytest.raises(ValueError, match="is not pinned"):
+            ExternalAgentConfig(command=("x",), **loose)
