@@ -1,4 +1,4 @@
-"""The base of all records, and the records of a task's environment and of what runs in it use.
+"""The base of all records, and the records of environments: of a task, of an agent, and of what runs in them use.
 
 Everything else imports them from `records`.
 """
@@ -66,3 +66,21 @@ class MeasuredUse(Record):
     disk_bytes: int
     memory_limit_bytes: int
     disk_limit_bytes: int
+
+
+class AgentRun(Record):
+    """The end of an external agent's program, and counts of its requests to the gateway."""
+
+    exit_status: int | None
+    """None: killed by a signal or at the time limit."""
+    signal: int | None = None
+    is_timed_out: bool = False
+    stdout_tail: str = ""
+    stderr_tail: str = ""
+    num_answers: int = 0
+    num_forks: int = 0
+    """Conversations that did not continue the latest answer; each is a branch of the ledger."""
+    num_spliced_answers: int = 0
+    """Answers whose sampled ids were copied into a history that the agent had rewritten."""
+    num_foreign_answers: int = 0
+    """Messages of the assistant that no policy sampled: the agent wrote or changed them."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from repairgym.environment_records import AgentRun as AgentRun
 from repairgym.environment_records import Environment as Environment
 from repairgym.environment_records import ImageEnvironment as ImageEnvironment
 from repairgym.environment_records import MeasuredUse as MeasuredUse
@@ -463,24 +464,6 @@ class Turn(Record):
     """Action and observation equal those of the previous turns, often enough to make a loop."""
     generate_s: float = 0.0
     tool_s: float = 0.0
-
-
-class AgentRun(Record):
-    """The end of an external agent's program, and counts of its requests to the gateway."""
-
-    exit_status: int | None
-    """None: killed by a signal or at the time limit."""
-    signal: int | None = None
-    is_timed_out: bool = False
-    stdout_tail: str = ""
-    stderr_tail: str = ""
-    num_answers: int = 0
-    num_forks: int = 0
-    """Conversations that did not continue the latest answer; each is a branch of the ledger."""
-    num_spliced_answers: int = 0
-    """Answers whose sampled ids were copied into a history that the agent had rewritten."""
-    num_foreign_answers: int = 0
-    """Messages of the assistant that no policy sampled: the agent wrote or changed them."""
 
 
 @dataclass(frozen=True)
