@@ -146,7 +146,7 @@ async def test_the_ledger_agrees_with_the_log_of_the_policy(play, renderer):
         ("ask([{'role': 'user', 'content': 'long ' * 9000}])", {}, VerdictKind.INVALID, StopReason.INFRASTRUCTURE),
         (
             "ask(messages); import time; time.sleep(60)",
-            {"time_limit_s": 2.0},
+            {"time_limit_s": 8.0},
             VerdictKind.FAILED,
             StopReason.TIME_LIMIT,
         ),
