@@ -105,6 +105,19 @@ async def test_what_a_run_has_shown_is_not_run_again(
     assert evidence.certificate(task.fail_to_pass, task.pass_to_pass).is_valid
 
 
+@pytest.mark.asyncio
+async def test_a_slow_start_refutes_nothing(
+    tasks: list[Task], seeded_layers: LayerStore, backend: SandboxBackend
+) -> None:
+    task, layers = tasks[0], task_layers(tasks[0], seeded_layers)
+    slow = {path: f"import time\ntime.sleep(3)\n{text}" for path, text in task.gold_files.items()}
+    durations_s = dict.fromkeys(task.fail_to_pass, 0.01)
+    for start_s, told_by in ((0.0, task.fail_to_pass[0]), (3.0, "")):
+        suite = TreeSuite(layers, durations_s, {}, start_s=start_s)
+        trial = TaskTrial(TreeAudit(suite, backend, seeded_layers, tasks), task)
+        assert await trial.refuting_test(slow, task.fail_to_pass) == told_by
+
+
 def clamp_survivor(task: Task) -> Variant:
     """A variant that the fixture's whole suite accepts: only values one above the bound are wrong."""
     path, gold = next(iter(task.gold_files.items()))

@@ -14,6 +14,7 @@ from repairgym.grading.agreement import compare_warm_and_cold
 from repairgym.records import Task
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.sandbox.conformance.host_image import ENVIRONMENT, make_image
+from repairgym.tasks.audit.suite import read_suite
 from repairgym.tasks.build.validation import imported_layers, task_layers
 from repairgym.tasks.imported.build_imported import ImportedBuilder
 from repairgym.tasks.imported.in_images import ImageBuilder
@@ -109,6 +110,9 @@ async def test_a_record_is_built_in_its_image_and_graded(
     (row,) = package_statistics([task], [], store.root)
     assert row.layer_bytes is not None
     assert row.layer_bytes > len(base_layer[0]) / 2
+
+    suite = await read_suite([task], store, backend, 1)
+    assert suite.durations_s.keys() > {*task.fail_to_pass, *task.pass_to_pass}
 
     (pairs,) = [pairs async for pairs in compare_warm_and_cold([task], store=store)]
     assert [pair.difference for pair in pairs] == ["", "", ""]

@@ -34,6 +34,8 @@ from repairgym.tasks.build.validation import graded_files, run_fresh, task_layer
 from repairgym.tasks.layers.store import LayerStore
 
 AUDIT_FORMAT = 1
+_START_FACTOR = 3.0
+"""Ratio of the bound on the start of a run to what the longest start of the suite took."""
 NUM_FIRST_TESTS = 10
 """Tests that run first: most wrong variants fail one of them."""
 SUITE_S = 2.0
@@ -181,7 +183,8 @@ class TaskTrial:
         seconds = [known[test_id] for test_id in test_ids if test_id in known]
         if seconds:
             slowest, total = max(seconds), sum(seconds)
-            bounds = {"test_timeout_s": max(0.5, 10 * slowest), "timeout_s": max(1.5, 5 * total + 1.0)}
+            run_s = 5 * total + _START_FACTOR * self.tree.suite.start_s + 1.0
+            bounds = {"test_timeout_s": max(0.5, 10 * slowest), "timeout_s": max(1.5, run_s)}
             request = request.model_copy(update=bounds)
         run = await run_fresh(self.tree.backend, self.tree.spec(self.task, files), request)
         self.run_s += run.duration_s

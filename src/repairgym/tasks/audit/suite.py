@@ -63,6 +63,8 @@ class TreeSuite:
     calls: tuple[Call, ...] = ()
     cold_runs: tuple[TestRun, ...] = ()
     """Gold runs in new interpreters."""
+    start_s: float = 0.0
+    """Longest time that a run took besides its tests: to start an interpreter, to import, to collect."""
 
     def of_functions(self, places: Collection[FunctionPlace]) -> tuple[str, ...]:
         """Return the tests that execute one of ``places``, smallest first; every test when there are none."""
@@ -105,13 +107,16 @@ async def read_suite(
         raise TaskError(f"no test of {', '.join(files)} is stable: {runs[0].output_tail[-300:]}")
     executed = {i: frozenset(map(_place, runs[0].executed_functions.get(i, ()))) for i in stable}
     calls = await _record_calls(backend, spec, request) if has_calls and traced else ()
-    return TreeSuite(layers, stable, executed, calls, tuple(runs[1:]))
+    start_s = max(run.duration_s - sum(result.duration_s for result in run.results.values()) for run in runs)
+    return TreeSuite(layers, stable, executed, calls, tuple(runs[1:]), max(0.0, start_s))
 
 
 async def _compiled_layers(
     task: Task, files: tuple[str, ...], store: LayerStore, backend: SandboxBackend
 ) -> TaskLayers:
     """Return the layers of ``task`` with byte-code of its package and of the test files; without it if they fail."""
+    if task.environment.image is not None:
+        return task_layers(task, store)  # its tree has what the image compiled
     environment, tree = plain_layers(task, store)
     spec = SandboxSpec(environment=environment, tree=tree)
     if any(path.endswith(".py") for path in task.gold_files) and task.runner.type == "pytest":
