@@ -102,3 +102,37 @@ def test_a_missing_checkpoint_is_refused(cli, tmp_path):
     assert code == 3
     assert "expected a model folder" in text
     assert not (tmp_path / "run").exists()
+
+
+def test_a_comparison_is_planned_from_a_pilot(cli, synthetic_run):
+    pilot = [synthetic_run, "--phase", "eval/rl/test-mutations"]
+    code, text = cli("eval", "plan", *pilot, "--tasks", 100, "--samples", 1, "--samples", 4)
+    assert code == 0, text
+    assert "assumed: rates of the policies correlate by 0.8" in " ".join(text.split())
+    reference = ["--reference", synthetic_run, "--reference-phase", "eval/rft/test-mutations"]
+    code, text = cli("eval", "plan", *pilot, *reference, "--difference", 50, "--json")
+    assert code == 0, text
+    found = json.loads(text)
+    assert found["variance_is"] == "measured on both policies"
+    studies, needs = found["tables"].values()
+    assert [row["num_samples"] for row in studies] == [row["num_samples"] for row in needs] == [1, 2, 4, 8]
+    assert studies[0]["standard_error"] >= studies[-1]["standard_error"]
+
+
+def test_evaluations_are_ranked_with_intervals(cli, synthetic_run):
+    code, text = cli("eval", "rank", synthetic_run, "--json")
+    assert code == 0, text
+    places = json.loads(text)["Ranks by Pass@1 on the common tasks of test-mutations"]
+    assert {"rl", "rft", "base"} <= {row["name"] for row in places}
+    assert [row["pass_at_1"] for row in places] == sorted((row["pass_at_1"] for row in places), reverse=True)
+    assert all(1 <= row["rank_low"] <= row["rank_high"] <= len(places) for row in places)
+    code, text = cli("eval", "rank", synthetic_run, "--phase", "eval/rl/test-mutations")
+    assert code != 0
+    assert "no test set has two evaluations eval/rl/test-mutations in" in " ".join(text.split())
+
+
+def test_costs_of_a_solve_are_shown(cli, synthetic_run):
+    code, text = cli("eval", "show", synthetic_run, "--json")
+    assert code == 0
+    (rows,) = (rows for title, rows in json.loads(text)["tables"].items() if title.startswith("Costs of a solve"))
+    assert all(row["tokens_per_solve"] >= row["sampled_tokens_per_solve"] > 0 for row in rows if row["num_passed"])

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from repairgym.evaluation.accuracy import accuracy_of, describe_accuracy
+from repairgym.evaluation.accuracy import Rate, VerdictAccuracy, accuracy_of, corrected, describe_accuracy
+from repairgym.evaluation.pass_at_k import Estimate
 from repairgym.records import Accuracy
 
 
@@ -27,3 +28,37 @@ def test_what_was_not_audited_is_said() -> None:
     some = accuracy_of([Accuracy(num_wrong=4, num_accepted=0), None])
     assert describe_accuracy(some).endswith("1 of 2 tasks audited")
     assert describe_accuracy(accuracy_of([Accuracy(num_wrong=0, num_accepted=0)])) == "not audited"
+
+
+def rate(value: float, half: float) -> Rate:
+    return Rate(num=1, total=2, value=value, ci_low=value - half, ci_high=value + half)
+
+
+def estimate(value: float, half: float) -> Estimate:
+    errors = {"standard_error": half / 1.96, "standard_error_runs": None}
+    return Estimate(value=value, ci_low=value - half, ci_high=value + half, num_tasks=9, num_samples=9, **errors)
+
+
+def accuracy(accepted: float, rejected: float, half: float = 0.0) -> VerdictAccuracy:
+    rates = {"false_accept": rate(accepted, half), "false_reject": rate(rejected, half)}
+    return VerdictAccuracy(num_tasks=9, num_audited=9, num_unknown=0, **rates)
+
+
+@pytest.mark.parametrize("true", [0.0, 0.3, 1.0])
+def test_errors_of_the_verdicts_are_taken_out(true: float) -> None:
+    accepted, rejected = 0.05, 0.1
+    observed = true * (1 - rejected) + (1 - true) * accepted
+    found = corrected(estimate(observed, 0.02), accuracy(accepted, rejected))
+    assert found is not None
+    assert found.value == pytest.approx(true)
+    assert found.ci_high - found.ci_low == pytest.approx(0.04 / 0.85 / (1 if true == 0.3 else 2))
+    wider = corrected(estimate(observed, 0.02), accuracy(accepted, rejected, half=0.02))
+    assert wider is not None
+    assert wider.ci_high - wider.ci_low > found.ci_high - found.ci_low
+
+
+def test_rates_that_say_nothing_correct_nothing() -> None:
+    assert corrected(estimate(0.5, 0.1), accuracy(0.6, 0.4)) is None
+    assert corrected(estimate(0.5, 0.1), None) is None
+    only = accuracy_of([Accuracy(num_wrong=4, num_accepted=0)])
+    assert corrected(estimate(0.5, 0.1), only) is None

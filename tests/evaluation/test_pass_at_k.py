@@ -16,6 +16,7 @@ from repairgym.evaluation.pass_at_k import (
     mean_pass_at_k,
     pass_at_1,
     pass_at_k,
+    pass_hat_k,
     share,
     standard_error_over_runs,
     verdicts_by_task,
@@ -43,14 +44,15 @@ def test_pass_at_k_is_the_mean_over_all_subsets(num_samples, data):
     num_correct = data.draw(st.integers(0, num_samples))
     k = data.draw(st.integers(1, num_samples))
     samples = [True] * num_correct + [False] * (num_samples - num_correct)
-    expected = statistics.fmean(any(subset) for subset in itertools.combinations(samples, k))
-    assert pass_at_k(num_samples, num_correct, k) == pytest.approx(expected)
+    for score, of_subset in ((pass_at_k, any), (pass_hat_k, all)):
+        expected = statistics.fmean(of_subset(subset) for subset in itertools.combinations(samples, k))
+        assert score(num_samples, num_correct, k) == pytest.approx(expected)
 
 
 def test_too_few_samples_are_unscored():
     assert pass_at_k(3, 3, 4) is None
     result = mean_pass_at_k({"a": [P, P], "b": [F, P, F, F]}, 3)
-    assert (result.value, result.num_tasks) == (pytest.approx(0.75), 1)
+    assert (result.value, result.all_value, result.num_tasks) == (pytest.approx(0.75), 0.0, 1)
     assert mean_pass_at_k({"a": [P]}, 2).value is None
 
 

@@ -13,6 +13,8 @@ from repairgym.analysis.overview import Analysis
 from repairgym.analysis.selection import SelectionStudy
 from repairgym.evaluation.matrix import Matrix
 from repairgym.evaluation.pass_at_k import LabelResult
+from repairgym.evaluation.planning import PlannedStudy
+from repairgym.evaluation.ranking import Place
 from repairgym.evaluation.significance import Comparison
 from repairgym.evaluation.summary import StageResult
 from repairgym.records import Record
@@ -67,9 +69,23 @@ def stage_table(stages: Iterable[StageResult]) -> Table:
 
 
 def pass_at_k_table(stages: Iterable[StageResult]) -> Table:
-    """Unbiased Pass@k; None where samples are missing."""
-    rows = [(stage.stage, stage.test_set, k.k, k.value, k.num_tasks) for stage in stages for k in stage.pass_at_k]
-    return table("pass_at_k", "Pass@k", ("stage", "test_set", "k", "pass_at_k", "num_tasks"), rows)
+    """Unbiased Pass@k and pass^k; None where samples are missing."""
+    rows = [
+        (stage.stage, stage.test_set, k.k, k.value, k.all_value, k.num_tasks)
+        for stage in stages
+        for k in stage.pass_at_k
+    ]
+    columns = ("stage", "test_set", "k", "pass_at_k", "pass_hat_k", "num_tasks")
+    return table("pass_at_k", "Pass@k (one of k passes) and pass^k (all of k pass)", columns, rows)
+
+
+def cost_table(stages: Iterable[StageResult]) -> Table:
+    """What a solved sample costs; None where nothing was solved."""
+    columns = (
+        "stage test_set num_passed tokens_per_solve sampled_tokens_per_solve episode_s_per_solve cpu_s_per_solve "
+        "corrected_pass_at_1=corrected.value corrected_low=corrected.ci_low corrected_high=corrected.ci_high"
+    )
+    return _record_table("costs", "Costs of a solve, and Pass@1 corrected for errors of the verdicts", columns, stages)
 
 
 def comparison_table(
@@ -81,6 +97,22 @@ def comparison_table(
         "difference_without_invalids mcnemar_p num_tasks sentence"
     )
     return _record_table(name, title, columns, comparisons)
+
+
+def plan_tables(studies: Iterable[PlannedStudy], needs: Iterable[tuple[int, int | None]]) -> list[Table]:
+    """What planned studies see, and (samples per task, tasks) that the difference asked for needs."""
+    columns = "num_tasks num_samples num_episodes standard_error detectable_difference power"
+    rows = [(samples, tasks, None if tasks is None else 2 * tasks * samples) for samples, tasks in needs]
+    return [
+        _record_table("studies", "Smallest difference that is seen, and power for the one asked for", columns, studies),
+        table("needs", "Tasks that the difference needs", ("num_samples", "num_tasks", "num_episodes"), rows),
+    ]
+
+
+def rank_table(places: Iterable[Place], test_set: str) -> Table:
+    """Policies by Pass@1, with intervals of their ranks."""
+    columns = f"name {_ESTIMATE} num_tasks=pass_at_1.num_tasks rank_low rank_high indistinguishable"
+    return _record_table("ranks", f"Ranks by Pass@1 on the common tasks of {test_set}", columns, places)
 
 
 def label_table(labels: Iterable[LabelResult]) -> Table:

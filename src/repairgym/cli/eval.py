@@ -24,6 +24,7 @@ from repairgym.records import Task, VerdictKind
 from repairgym.tasks.store import TASKS_FILE
 
 if TYPE_CHECKING:
+    from repairgym.evaluation.pass_at_k import TaskVerdicts
     from repairgym.training.run import Run
 
 MATRIX_FOLDER = "matrix"
@@ -85,7 +86,14 @@ def show(run: RunFolder, tasks: TasksOption = None, phase: PhaseOption = "", as_
 def _show(run: Path, tasks: Path, phase: str, as_json: bool = False) -> None:
     from repairgym.analysis.overview import training_phase
     from repairgym.analysis.selection import study_selection
-    from repairgym.analysis.tables import comparison_table, label_table, pass_at_k_table, selection_tables, stage_table
+    from repairgym.analysis.tables import (
+        comparison_table,
+        cost_table,
+        label_table,
+        pass_at_k_table,
+        selection_tables,
+        stage_table,
+    )
     from repairgym.cli.display import print_table, rows_of
     from repairgym.evaluation.accuracy import describe_accuracy
     from repairgym.evaluation.pass_at_k import by_label, labels_of, verdicts_by_task
@@ -96,7 +104,8 @@ def _show(run: Path, tasks: Path, phase: str, as_json: bool = False) -> None:
         summary = build_summary(store, {}, packages=_packages_of(known), tasks=known)
         verdicts = verdicts_by_task(store.rows(phase=phase))
         study = phase and study_selection(store, phase, training_phase=training_phase(store))
-    shown = [stage_table(summary.stages), pass_at_k_table(summary.stages), comparison_table(summary.comparisons)]
+    stages = summary.stages
+    shown = [stage_table(stages), pass_at_k_table(stages), cost_table(stages), comparison_table(summary.comparisons)]
     if known and phase:
         shown.append(label_table(by_label(verdicts, {name: labels_of(task) for name, task in known.items()})))
     if study:
@@ -144,16 +153,13 @@ def compare(
     """
     from repairgym.analysis.tables import comparison_table
     from repairgym.cli.display import print_table, rows_of
-    from repairgym.evaluation.pass_at_k import verdicts_by_task
-    from repairgym.evaluation.runs import choose_phase
     from repairgym.evaluation.significance import compare as compare_verdicts
 
     sides, names = [], []
     for folder, wanted in ((run, phase), (reference, reference_phase or phase)):
-        with open_stored(folder) as store:
-            chosen = choose_phase(store, wanted)
-            sides.append(verdicts_by_task(store.rows(phase=chosen)))
-            names.append(f"{chosen} of {folder.resolve().name}")
+        chosen, verdicts = _verdicts(folder, wanted)
+        sides.append(verdicts)
+        names.append(f"{chosen} of {folder.resolve().name}")
     packages = _packages_of(_certified_tasks(tasks or run / "tasks"))
     comparison = compare_verdicts(*sides, names=(names[0], names[1]), test_set="common tasks", clusters=packages)
     if comparison is None:
@@ -164,6 +170,103 @@ def compare(
         return
     print_table(table)
     typer.echo(comparison.sentence)
+
+
+@app.command()
+def plan(
+    run: RunFolder,
+    reference: Annotated[Path | None, typer.Option(help="Run of another policy on the same tasks.")] = None,
+    phase: PhaseOption = "",
+    reference_phase: Annotated[str, typer.Option(help="Phase of the reference; default: the same.")] = "",
+    num_tasks: Annotated[list[int] | None, typer.Option("--tasks", help="Tasks to plan with; may repeat.")] = None,
+    num_samples: Annotated[list[int] | None, typer.Option("--samples", help="Samples per task; may repeat.")] = None,
+    difference: Annotated[float, typer.Option(min=0.1, max=100, help="Difference to see, in points.")] = 5.0,
+    power: Annotated[float, typer.Option(min=0.01, max=0.99, help="Probability to see it.")] = 0.8,
+    correlation: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Of the two policies' rates over tasks, without a reference.")
+    ] = 0.8,
+    as_json: AsJson = False,
+) -> None:
+    """Plan a comparison from a pilot evaluation: smallest detectable difference, power, and the tasks that it needs.
+
+    Example: repairgym eval plan runs/a --reference runs/b --tasks 100 --tasks 350 --samples 2 --difference 4
+    """
+    from repairgym.analysis.tables import plan_tables
+    from repairgym.cli.display import print_table, rows_of
+    from repairgym.evaluation.planning import (
+        assumed_difference,
+        describe_variance,
+        plan_study,
+        tasks_needed,
+        variance_of,
+        variance_of_difference,
+    )
+
+    pilot = _verdicts(run, phase)[1]
+    variance = (
+        variance_of_difference(pilot, _verdicts(reference, reference_phase or phase)[1])
+        if reference
+        else assumed_difference(variance_of(pilot), correlation)
+    )
+    sizes, rate = num_samples or ([1] if variance.of_a_sample is None else [1, 2, 4, 8]), difference / 100.0
+    studies = [
+        plan_study(variance, tasks, samples, power=power, difference=rate)
+        for tasks in num_tasks or [len(pilot)]
+        for samples in sizes
+    ]
+    shown = plan_tables(studies, [(samples, tasks_needed(variance, samples, rate, power)) for samples in sizes])
+    note = "measured on both policies" if reference else f"assumed: rates of the policies correlate by {correlation:g}"
+    if as_json:
+        print_json({"variance": variance.model_dump(), "variance_is": note, "tables": rows_of(shown)})
+        return
+    typer.echo(f"variance of a difference over {variance.num_tasks} tasks, {note}: {describe_variance(variance)}")
+    for table in shown:
+        print_table(table)
+
+
+@app.command()
+def rank(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders; one with several evaluations is enough.")],
+    phase: PhaseOption = "",
+    as_json: AsJson = False,
+) -> None:
+    """Rank evaluations by test set, on the tasks that all have tried; says who cannot be distinguished.
+
+    Example: repairgym eval rank runs/seed0 runs/seed1 runs/seed2 --phase eval/rl/test-mutations
+    """
+    from repairgym.analysis.tables import rank_table
+    from repairgym.cli.display import print_table, rows_of
+    from repairgym.evaluation.ranking import rank as rank_policies
+    from repairgym.evaluation.runs import evaluations
+
+    sets: dict[str, dict[str, TaskVerdicts]] = {}
+    for run in runs:
+        with open_stored(run) as store:
+            of_run = evaluations(store)
+        for (stage, test_set), verdicts in of_run.items():
+            if phase in ("", f"eval/{stage}/{test_set}"):
+                name = stage if len(runs) == 1 else f"{stage} of {run.resolve().name}"
+                sets.setdefault(test_set, {})[name] = verdicts
+    if not any(len(policies) > 1 for policies in sets.values()):
+        raise InputError(
+            f"no test set has two evaluations{f' {phase}' if phase else ''} in {', '.join(map(str, runs))}"
+        )
+    tables = [rank_table(rank_policies(policies), name) for name, policies in sets.items() if len(policies) > 1]
+    if as_json:
+        print_json(rows_of(tables))
+        return
+    for table in tables:
+        print_table(table)
+
+
+def _verdicts(run: Path, phase: str) -> tuple[str, TaskVerdicts]:
+    """Return the name of an evaluation of ``run`` and its verdicts."""
+    from repairgym.evaluation.pass_at_k import verdicts_by_task
+    from repairgym.evaluation.runs import choose_phase
+
+    with open_stored(run) as store:
+        chosen = choose_phase(store, phase)
+        return chosen, verdicts_by_task(store.rows(phase=chosen))
 
 
 @app.command()

@@ -5,9 +5,11 @@ Guarantees: tasks are the unit, because variants of one task are alike: the inte
 task has no audit says so; variants that nothing tells from gold are in no rate.
 """
 
+import math
 from collections.abc import Iterable
 
 from repairgym.evaluation.bootstrap import NUM_RESAMPLES, bootstrap_spread
+from repairgym.evaluation.pass_at_k import Estimate
 from repairgym.records import Accuracy, Record
 
 NOT_AUDITED = "not audited"
@@ -21,6 +23,15 @@ class Rate(Record):
     value: float
     ci_low: float
     ci_high: float
+
+
+class Corrected(Record):
+    """Pass@1 corrected for the errors of the verdicts, within 0 and 1."""
+
+    value: float
+    ci_low: float
+    ci_high: float
+    """About 95 %, by propagation of the three intervals."""
 
 
 class VerdictAccuracy(Record):
@@ -48,6 +59,26 @@ def accuracy_of(audits: Iterable[Accuracy | None], num_resamples: int = NUM_RESA
         false_accept=_rate([(audit.num_accepted, audit.num_wrong) for audit in known], num_resamples),
         false_reject=_rate([(audit.num_rejected, audit.num_right) for audit in known], num_resamples),
     )
+
+
+def corrected(estimate: Estimate, accuracy: VerdictAccuracy | None) -> Corrected | None:
+    """Return Pass@1 without the errors of the verdicts (Rogan and Gladen 1978); None where a rate is unknown.
+
+    A submission that is wrong passes with the rate of false accepts a, one that is right fails with that of false
+    rejects r, so that the observed rate is ``p (1 - r) + (1 - p) a``. The interval has the variances of all three.
+    """
+    if accuracy is None or accuracy.false_accept is None or accuracy.false_reject is None:
+        return None
+    accepted, rejected = accuracy.false_accept, accuracy.false_reject
+    power = 1.0 - accepted.value - rejected.value
+    if power <= 0.0:
+        return None
+    value = (estimate.value - accepted.value) / power
+    halves = [(rate.ci_high - rate.ci_low) / 2.0 for rate in (estimate, accepted, rejected)]
+    slopes = (1.0, 1.0 - value, value)
+    half = math.hypot(*(slope * width for slope, width in zip(slopes, halves, strict=True))) / power
+    low, middle, high = (min(1.0, max(0.0, bound)) for bound in (value - half, value, value + half))
+    return Corrected(value=middle, ci_low=low, ci_high=high)
 
 
 def _rate(counts: list[tuple[int, int]], num_resamples: int) -> Rate | None:

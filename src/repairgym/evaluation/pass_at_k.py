@@ -35,11 +35,13 @@ class Estimate(Record):
 
 
 class PassAtK(Record):
-    """Unbiased Pass@k."""
+    """Unbiased Pass@k and pass^k."""
 
     k: int
     value: float | None
-    """None when no task has k samples."""
+    """Pass@k: at least one of k samples passes. None when no task has k samples."""
+    all_value: float | None = None
+    """pass^k: all of k samples pass (tau-bench, arXiv 2406.12045, section 3)."""
     num_tasks: int
     """Tasks with at least k samples; the mean is over these."""
 
@@ -88,11 +90,22 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float | None:
     return 1.0 - math.comb(num_samples - num_correct, k) / math.comb(num_samples, k)
 
 
+def pass_hat_k(num_samples: int, num_correct: int, k: int) -> float | None:
+    """Return pass^k of one task: ``C(c, k) / C(n, k)``; None (unscored) when there are fewer than k samples."""
+    any_wrong = pass_at_k(num_samples, num_samples - num_correct, k)
+    return None if any_wrong is None else 1.0 - any_wrong
+
+
 def mean_pass_at_k(verdicts: TaskVerdicts, k: int) -> PassAtK:
-    """Return the mean of :func:`pass_at_k` over the tasks with k samples."""
-    scores = [pass_at_k(len(kinds), num_passed(kinds), k) for kinds in verdicts.values()]
-    scored = [score for score in scores if score is not None]
-    return PassAtK(k=k, value=statistics.fmean(scored) if scored else None, num_tasks=len(scored))
+    """Return the means of :func:`pass_at_k` and :func:`pass_hat_k` over the tasks with k samples."""
+    counts = [(len(kinds), num_passed(kinds)) for kinds in verdicts.values() if len(kinds) >= k]
+    any_of, all_of = ([score(*count, k) or 0.0 for count in counts] for score in (pass_at_k, pass_hat_k))
+    return PassAtK(
+        k=k,
+        value=statistics.fmean(any_of) if counts else None,
+        all_value=statistics.fmean(all_of) if counts else None,
+        num_tasks=len(counts),
+    )
 
 
 def pass_at_1(verdicts: TaskVerdicts, *, num_resamples: int = NUM_RESAMPLES) -> Estimate | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from repairgym.evaluation.accuracy import VerdictAccuracy, accuracy_of
+from repairgym.evaluation.accuracy import Corrected, VerdictAccuracy, accuracy_of, corrected
 from repairgym.evaluation.bootstrap import NUM_RESAMPLES
 from repairgym.evaluation.pass_at_k import (
     Estimate,
@@ -52,6 +52,8 @@ _OF_THE_LOOP = frozenset({"teacher", *(eval_phase(stage, MUTATIONS) for stage in
 """Phases that mark a run as the whole loop."""
 
 _KS = (2, 4, 8, 10, 16)
+_PARTS = ("generate", "tool", "grade")
+"""Parts of an episode's time that follow each other (`Trajectory.durations_s`)."""
 OfficialVerdicts = dict[str, list[OfficialKind | None]]
 """Task id -> official verdicts of its samples."""
 
@@ -85,6 +87,37 @@ class StageResult(Record):
     official_pass_at_1: float | None = None
     """Pass@1 by the lists of imported records (mean over tasks; undecided: not passed); None: a task has no record."""
     num_official_undecided: int = 0
+    corrected: Corrected | None = None
+    """Pass@1 corrected for the errors of the verdicts; None where the audits do not give both rates."""
+    num_tokens: int = 0
+    num_sampled_tokens: int = 0
+    episode_s: float = 0.0
+    """Wall seconds of all episodes, which ran side by side."""
+    cpu_s: float = 0.0
+    """Processor seconds of the phase: sampling, tools and grading."""
+
+    @property
+    def tokens_per_solve(self) -> float | None:
+        """Tokens of all samples, observations included, over those that passed."""
+        return self._per_solve(self.num_tokens)
+
+    @property
+    def sampled_tokens_per_solve(self) -> float | None:
+        """Tokens that the policy sampled."""
+        return self._per_solve(self.num_sampled_tokens)
+
+    @property
+    def episode_s_per_solve(self) -> float | None:
+        """Seconds of episodes one after the other."""
+        return self._per_solve(self.episode_s)
+
+    @property
+    def cpu_s_per_solve(self) -> float | None:
+        """None for an evaluation during training, whose processor time counts there."""
+        return self._per_solve(self.cpu_s) if self.cpu_s else None
+
+    def _per_solve(self, total: float) -> float | None:
+        return total / self.num_passed if self.num_passed else None
 
     @property
     def exploited_rate(self) -> float:
@@ -150,14 +183,13 @@ def build_summary(
     results = evaluation_rows(store)
     phases = store.phases()
     comparisons = tuple(_comparisons(results, packages, num_resamples))
-    statuses = {phase.name: phase.status for phase in phases}
     counted = [phase for phase in phases if not _is_nested(phase)]
     return Summary(
         headline=next((comparison for comparison in comparisons if _is_headline(comparison)), None),
-        stages=tuple(_stage_results(store, results, statuses, tasks or {}, num_resamples)),
+        stages=tuple(_stage_results(store, results, tasks or {}, num_resamples)),
         comparisons=comparisons,
         phases=tuple(phases),
-        missing=_missing(statuses),
+        missing=_missing({phase.name: phase.status for phase in phases}),
         wall_s=sum(phase.wall_s for phase in counted),
         cpu_s=sum(phase.cpu_s for phase in counted),
         peak_rss_bytes=max((phase.peak_rss_bytes for phase in phases), default=0),
@@ -204,11 +236,11 @@ def _audit_of(task: Task | None) -> Accuracy | None:
 def _stage_results(
     store: RunStore,
     results: Mapping[EvalPhase, list[TrajectoryRow]],
-    statuses: Mapping[str, str],
     tasks: Mapping[str, Task],
     num_resamples: int,
 ) -> Iterator[StageResult]:
     num_suspicious, gates, official = _gradings(store, tasks)
+    phases = {phase.name: phase for phase in store.phases()}
     for (stage, test_set), rows in results.items():
         verdicts = verdicts_by_task(rows)
         strict = pass_at_1(verdicts, num_resamples=num_resamples)
@@ -216,10 +248,11 @@ def _stage_results(
             continue
         phase = eval_phase(stage, test_set)
         kinds = Counter(row.verdict for row in rows)
+        accuracy = accuracy_of([_audit_of(tasks.get(task_id)) for task_id in verdicts], num_resamples)
         yield StageResult(
             stage=stage,
             test_set=test_set,
-            status=statuses.get(phase, "missing"),
+            status=phases[phase].status if phase in phases else "missing",
             pass_at_1=strict,
             pass_at_1_without_invalids=pass_at_1(without_invalids(verdicts), num_resamples=num_resamples),
             pass_at_k=tuple(mean_pass_at_k(verdicts, k) for k in _ks(verdicts)),
@@ -232,9 +265,14 @@ def _stage_results(
             num_suspicious=num_suspicious[phase],
             num_invalid=kinds[VerdictKind.INVALID],
             disabled_gates=tuple(sorted(gates[phase])),
-            accuracy=accuracy_of([_audit_of(tasks.get(task_id)) for task_id in verdicts], num_resamples),
+            accuracy=accuracy,
+            corrected=corrected(strict, accuracy),
             official_pass_at_1=_official_pass_at_1(official[phase]),
             num_official_undecided=sum(kinds.count("undecided") for kinds in official[phase].values()),
+            num_tokens=sum(row.num_tokens for row in rows),
+            num_sampled_tokens=sum(row.num_action_tokens for row in rows),
+            episode_s=sum(row.durations_s.get(name, 0.0) for row in rows for name in _PARTS),
+            cpu_s=phases[phase].cpu_s if phase in phases else 0.0,
         )
 
 
