@@ -80,7 +80,7 @@ def pass_at_k_table(stages: Iterable[StageResult]) -> Table:
 
 
 def cost_table(stages: Iterable[StageResult]) -> Table:
-    """What a solved sample costs; None where nothing was solved."""
+    """Costs of a solved sample; None where nothing was solved."""
     columns = (
         "stage test_set num_passed tokens_per_solve sampled_tokens_per_solve episode_s_per_solve cpu_s_per_solve "
         "corrected_pass_at_1=corrected.value corrected_low=corrected.ci_low corrected_high=corrected.ci_high"
@@ -100,7 +100,7 @@ def comparison_table(
 
 
 def plan_tables(studies: Iterable[PlannedStudy], needs: Iterable[tuple[int, int | None]]) -> list[Table]:
-    """What planned studies see, and (samples per task, tasks) that the difference asked for needs."""
+    """Planned studies, and (samples per task, tasks) that the difference asked for needs."""
     columns = "num_tasks num_samples num_episodes standard_error detectable_difference power"
     rows = [(samples, tasks, None if tasks is None else 2 * tasks * samples) for samples, tasks in needs]
     return [
