@@ -142,6 +142,9 @@ def test_a_fixture_that_does_not_exist_takes_the_place_of_a_variable():
     new = function.edited(fixture_edits(function, "word", text))
     assert new == "    def test_a(self, word_text):\n        assert word_text == [word_text]\n"
     assert fixture_edits(function, "word", "word_text") is None
+    rows = FunctionText.parse("def test_a(row: int, other):\n    text = f(row)\n    assert text == other\n")
+    new = rows.edited(fixture_edits(rows, "word", ""))
+    assert new == "def test_a(word_text):\n    assert word_text == other\n"
     assert fixture_edits(FunctionText.parse("def test_a():\n    assert 1\n"), "word", "") is None
 
 

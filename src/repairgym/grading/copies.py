@@ -230,7 +230,8 @@ def copy_edits(function: FunctionText, name: str, source: random.Random) -> list
 def fixture_edits(function: FunctionText, prefix: str, file: str) -> list[Edit] | None:
     """Return the edits that make a fixture of the first variable of ``function``, renamed so that none provides it.
 
-    None when its first statement assigns no variable, or ``file`` has the new name.
+    It stands in the place of all others, one of which may have a hundred rows. None when its first statement assigns
+    no variable, or ``file`` has the new name.
     """
     node = function.node
     match node.body:
@@ -245,12 +246,14 @@ def fixture_edits(function: FunctionText, prefix: str, file: str) -> list[Edit] 
     others = node.args.defaults or node.args.vararg or node.args.kwonlyargs or node.args.kwarg
     if not is_used_alone or new in file or place == 0 or others or following.lineno <= _end(first)[0]:
         return None
-    arguments = node.args.args
-    head = (arguments[-1].end_lineno or 0, arguments[-1].end_col_offset or 0) if arguments else (node.lineno, place)
-    argument = f", {new}" if arguments else new
+    own = [argument for argument in node.args.args[:1] if argument.arg == "self"]
+    fixtures = node.args.args[len(own) :]
+    head = _end(own[0]) if own else (node.lineno, place)
+    span = (_start(fixtures[0]), _end(fixtures[-1])) if fixtures else (head, head)
+    argument = f", {new}" if own and not fixtures else new
     gone = Edit(1.0, (first.lineno, 0), ((first.end_lineno or first.lineno) + 1, 0), b"")
     return [
-        Edit(1.0, head, head, argument.encode()),
+        Edit(1.0, *span, argument.encode()),
         gone,
         *(Edit(1.0, _start(u), _end(u), new.encode()) for u in uses),
     ]

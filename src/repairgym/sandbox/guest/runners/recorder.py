@@ -73,6 +73,10 @@ def _is_raised_by_test(traceback: Any, testbed: str) -> bool:
     return not innermost or is_test or not _TEST_FOLDERS.isdisjoint(folders)
 
 
+def _do_nothing() -> None:
+    """Flush nothing."""
+
+
 def _expirer(deadline: Deadline, expired: List[bool]) -> Callable[[int, Any], None]:
     """Return a handler of the alarm; it holds nothing of the recorder, because code of the tree can ask for it."""
 
@@ -120,6 +124,13 @@ class Recorder:
             cause = getattr(error, "cause", None) or getattr(error, "excinfo", (None, error))[1]
             self._broken[""] = first_line(f"{type(cause).__name__}: {cause}")
             self._write_broken(set())
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self, session: Any) -> None:
+        """Keep pytest's report of the run together: a write for each test wakes who reads it."""
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        if hasattr(reporter, "flush"):
+            reporter.flush = _do_nothing
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
