@@ -267,11 +267,11 @@ def _without_rest(kept: ast.expr, last: ast.expr) -> list[Edit]:
     return [Edit(1.0, _end(kept), _end(last), b"")]
 
 
-def _start(node: ast.expr) -> tuple[int, int]:
+def _start(node: ast.expr | ast.arg) -> tuple[int, int]:
     return node.lineno, node.col_offset
 
 
-def _end(node: ast.expr | ast.stmt) -> tuple[int, int]:
+def _end(node: ast.expr | ast.stmt | ast.arg) -> tuple[int, int]:
     return node.end_lineno or node.lineno, node.end_col_offset or 0
 
 
