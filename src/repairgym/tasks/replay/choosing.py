@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from repairgym.tasks.replay.oracle import Expected, values_of
 from repairgym.tasks.replay.scripts import Replay, Script
 
-NUM_SETS, MAX_SET_SCRIPTS, MAX_SET_STEPS = 6, 10, 60
+NUM_SETS, MAX_SET_SCRIPTS, MAX_SET_STEPS, MAX_SET_CPU_S = 6, 10, 60, 0.05
 """Bounds of the sets. A grading draws some of them: more make the draw harder to foresee, longer ones make
-it slower."""
+it slower. A step may take a millisecond, or thirty."""
 
 
 def killed(script_id: str, expected: Sequence[Expected], replays: Sequence[Replay]) -> frozenset[int]:
@@ -28,23 +28,28 @@ def killed(script_id: str, expected: Sequence[Expected], replays: Sequence[Repla
     return frozenset(numbers)
 
 
-def covering_sets(scripts: Sequence[Script], kills: Mapping[str, frozenset[int]]) -> list[list[Script]]:
-    """Return sets of those ``scripts`` that kill something; a script may be in several."""
+def covering_sets(
+    scripts: Sequence[Script], kills: Mapping[str, frozenset[int]], cpu_s: Mapping[str, float]
+) -> list[list[Script]]:
+    """Return sets of those ``scripts`` that kill something; a script may be in several; gold takes ``cpu_s`` for it."""
     useful = [script for script in scripts if kills[script.id]]
     num_uses: Counter[str] = Counter()
     sets: list[list[Script]] = []
     while len(sets) < NUM_SETS and len(num_uses) < len(useful):
-        sets.append(_covering_set(useful, kills, num_uses))
+        sets.append(_covering_set(useful, kills, cpu_s, num_uses))
         num_uses.update(script.id for script in sets[-1])
     return sets
 
 
 def _covering_set(
-    scripts: Sequence[Script], kills: Mapping[str, frozenset[int]], num_uses: Mapping[str, int]
+    scripts: Sequence[Script],
+    kills: Mapping[str, frozenset[int]],
+    cpu_s: Mapping[str, float],
+    num_uses: Mapping[str, int],
 ) -> list[Script]:
     """Return a set: first what kills most of the variants that are left, then what other sets use least."""
     chosen: list[Script] = []
-    others, num_steps = list(scripts), 0
+    others, num_steps, used_s = list(scripts), 0, 0.0
     left = frozenset[int]().union(*kills.values())
 
     def rank(script: Script) -> tuple[float, int, int]:
@@ -54,8 +59,10 @@ def _covering_set(
     while len(chosen) < MAX_SET_SCRIPTS and others:
         best = max(others, key=rank)
         others.remove(best)
-        if not chosen or num_steps + len(best.steps) <= MAX_SET_STEPS:
+        best_s = cpu_s.get(best.id, 0.0)
+        if not chosen or (num_steps + len(best.steps) <= MAX_SET_STEPS and used_s + best_s <= MAX_SET_CPU_S):
             chosen.append(best)
             num_steps += len(best.steps)
+            used_s += best_s
             left -= kills[best.id]
     return chosen

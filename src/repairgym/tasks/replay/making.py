@@ -156,7 +156,7 @@ async def _all(*running: Awaitable[One]) -> list[One]:
 
 def _bounded(gold: Replay) -> Conditions:
     """Return the conditions of a replay of the scripts of ``gold`` by other code, which may not end."""
-    return Conditions(cpu_s=_LEAST_CPU_S + _CPU_FACTOR * gold.cpu_s)
+    return Conditions(cpu_s=_LEAST_CPU_S + _CPU_FACTOR * sum(gold.cpu_s.values()))
 
 
 class _Chosen(NamedTuple):
@@ -291,7 +291,7 @@ class _Maker:
         trials = await _all(*(self._replay(files[number], tried, once, _MAX_TRIAL_S) for number in hard))
         kills = {script.id: killed(script.id, expected[script.id], [*trials, broken]) for script in tried}
         told |= {hard[number] for number in set().union(*kills.values()) if number < len(hard)}
-        varied = joined_sets(covering_sets(tried, kills), "varied")
+        varied = joined_sets(covering_sets(tried, kills, golds[0].cpu_s), "varied")
         return _Chosen(await self._compared(made_objects(both, golds[0], self._random)), varied, len(files), len(told))
 
     async def _compared(self, objects: Mapping[str, Sequence[Made]]) -> tuple[Script, ...]:

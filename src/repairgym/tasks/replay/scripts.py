@@ -130,8 +130,8 @@ class Replay:
     executed: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Script id -> functions of the tree (``path::first_line``) that ran from the start of its process on; of those
     scripts that were played apart and came to their end."""
-    cpu_s: float = 0.0
-    """Processor time of the processes that played; forks of theirs are left out."""
+    cpu_s: Mapping[str, float] = field(default_factory=dict)
+    """Script id -> processor time of the process that played it, its forks left out; with the import for the first."""
 
 
 @dataclass(frozen=True)
@@ -258,19 +258,17 @@ def _parse(scripts: Sequence[Script], done: ExecResult) -> Replay:
     observations: dict[str, list[Observation]] = {script.id: [] for script in scripts}
     problems: dict[str, str] = {}
     executed: dict[str, frozenset[str]] = {}
-    cpu_s = 0.0
+    cpu_s: dict[str, float] = {}
     for line in done.stdout.splitlines():
         try:
             number, *content = json.loads(line)
         except ValueError:
             continue  # cut off when the process was killed
-        if number is None:
-            cpu_s = content[0]
-            continue
         script = scripts[number]
         match content:
-            case [str(reason)]:
+            case [str(reason), clock_s]:
                 problems[script.id] = reason
+                cpu_s[script.id] = clock_s - sum(cpu_s.values())
             case [None, functions]:
                 executed[script.id] = frozenset(f"{path}::{first_line}" for path, first_line in functions)
             case [first, answers]:

@@ -3,12 +3,11 @@
 Reads a request, and scripts from its standard input: a JSON line of chunks each, a chunk is the text of its steps and
 how many objects each may change. Makes JSON lines on its standard output: one ``[script, step, answers]`` per chunk,
 an answer is kind and value of the result and of the changed objects; ``[script, null, functions]`` for a script that
-was played apart; one ``[script, reason]`` at the end of each script (empty for a whole one); at the end ``[null, s]``,
-the processor time of all subjects. Guarantees: it is not
-dumpable, so the subject, a process of the same user, reads neither its memory nor its descriptors; the first subject
-is a fork from before any script was read, a later one another interpreter, so neither inherits a script; a chunk is
-sent after all earlier answers were received; answers are bounded and have one form, anything else ends their script.
-A subject that kills or floods this process loses its own pass.
+was played apart; one ``[script, reason, seconds]`` at the end of each script (no reason for a whole one), with the
+processor time of the subjects so far. Guarantees: it is not dumpable, so the subject, a process of the same user, reads
+neither its memory nor its descriptors; the first subject is a fork from before any script was read, a later one another
+interpreter, so neither inherits a script; a chunk is sent after all earlier answers were received; answers are bounded
+and have one form, anything else ends their script. A subject that kills or floods this process loses its own pass.
 """
 
 import ctypes
@@ -228,18 +227,18 @@ class Feeder:
         return subject
 
     def play(self, number: int, chunks: List[Any]) -> None:
-        """Play one script; write its observations, and the reason when it ended early."""
+        """Play one script; write its observations, the reason when it ended early, and the processor time so far."""
         deadline = min(self._deadline, time.monotonic() + self._request["script_timeout_s"])
         try:
             if self._subject is None:
                 self._subject = self._start(deadline)
             self._play(self._subject, number, chunks, deadline)
-            _write([number, ""])
+            _write([number, "", self._cpu_s + self._subject.cpu_s()])
         except SubjectError as error:
-            _write([number, str(error)])
             if self._subject is not None:
                 self._end(self._subject)
                 self._subject = None
+            _write([number, str(error), self._cpu_s])
             self._num_late += str(error) == "timed out"
             if self._num_late >= self._request["max_late"]:
                 self._num_starts, self._problem = _MAX_STARTS, "timed out"
@@ -247,10 +246,6 @@ class Feeder:
     def _end(self, subject: Subject) -> None:
         self._cpu_s += subject.cpu_s()
         subject.end()
-
-    def finish(self) -> None:
-        """Write the processor time of all subjects."""
-        _write([None, self._cpu_s + (self._subject.cpu_s() if self._subject else 0.0)])
 
     def _play(self, subject: Subject, number: int, chunks: List[Any], deadline: float) -> None:
         """Play one script; without an end of the process, the next one is played in it, too."""
@@ -273,6 +268,5 @@ def main(request: Dict[str, Any]) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     for number, line in enumerate(sys.stdin):
         feeder.play(number, json.loads(line))
-    feeder.finish()
     sys.stdout.flush()
     os._exit(0)
