@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from typing import Any, get_args
 
 import pytest
@@ -176,3 +177,18 @@ def test_a_bad_field_is_named(samples: dict[str, Any], name: str, field: str, va
 def test_an_unknown_record_fits_no_format() -> None:
     with pytest.raises(RecordError, match="fields a, b fit no format"):
         detect_format({"b": 1, "a": 2})
+
+
+@pytest.mark.parametrize(
+    ("task_id", "repository", "name"),
+    [
+        ("acme__calc-7", "acme/calc", "acme/acme__calc-7"),
+        ("toolz-1.0-mutation-1", "", "repairgym/toolz-1.0-mutation-1"),
+        ("../.a b/c..d", ".x/y", "x/a-b-c-d"),
+    ],
+)
+def test_names_of_harbor_tasks_have_an_owner(task_id: str, repository: str, name: str) -> None:
+    task = UnbuiltTask(id=task_id, format="swe_gym", repository=repository, image="registry/calc")
+    table = tomllib.loads(FORMATS["harbor"].write(task, is_from_folder=False)["task.toml"])
+    assert table["task"]["name"] == name
+    assert table["artifacts"] == []

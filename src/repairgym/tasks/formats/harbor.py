@@ -93,7 +93,7 @@ class Harbor(Format):
         if not task.image:
             raise RecordError("harbor needs a container image, and the record names none")
         metadata = {"repository": task.repository, "base_commit": task.base_commit, "created_at": task.created_at}
-        settings = _TaskFile(task={"name": task.id, "description": ""}, metadata=keep_filled(metadata))
+        settings = _TaskFile(task=_task_table(task.id, task.repository), metadata=keep_filled(metadata))
         return {
             TASK_FILE: to_toml(settings),
             "instruction.md": task.issue,
@@ -105,6 +105,13 @@ class Harbor(Format):
             "solution/gold.patch": task.gold_patch,
             SOLUTION_FILE: program(_SOLUTION_HEAD + _APPLY_GOLD),
         }
+
+
+def _task_table(task_id: str, repository: str) -> dict[str, str]:
+    """Return the table ``[task]``; Harbor wants a name of the form OWNER/NAME, in a few characters."""
+    owner, _, _ = repository.rpartition("/")
+    parts = (re.sub(r"[^\w.-]|\.\.+", "-", part, flags=re.ASCII).lstrip("._-") for part in (owner, task_id))
+    return {"name": "/".join(part or "repairgym" for part in parts), "description": ""}
 
 
 def _record(fields: Fields) -> Fields | None:
@@ -191,7 +198,7 @@ def certified_files(task: Task, tree: Path) -> Fields:
     copy_gold = f'cp -r {_FOLDER_OF_SCRIPT}/files/." {WORK_FOLDER}/\ncd {WORK_FOLDER}\n'
     settings = _TaskFile(
         artifacts=(WORK_FOLDER,),
-        task={"name": task.id, "description": ""},
+        task=_task_table(task.id, task.provenance.package),
         metadata=keep_filled({"repository": task.provenance.package, "created_at": task.created_at}),
         verifier={"timeout_sec": 1800.0, "environment_mode": "separate"},
     )
