@@ -172,3 +172,15 @@ def test_harbor_folders_are_graded_without_tasks(folder, capsys):
     assert "'other' is none of the 1 tasks" in captured.err
     report = json.loads((folder / "two-graded" / "report.json").read_text())
     assert report["failure_reasons"] == {"one": "the folder cannot be run here: needs the image golang:1.24"}
+
+
+def test_totals_of_the_predicted_tasks_and_of_one_split(folder, task, capsys):
+    other = task.model_copy(update={"id": "b", "split": "test"})
+    TaskStore(folder / "tasks").save([task.model_copy(update={"id": "a"}), other], {}, {})
+    (folder / "preds.jsonl").write_text(f"{entry('a')}\n")
+    assert run("grade", folder / "tasks", folder / "preds.jsonl") == 0
+    assert "50.0% of 2 tasks resolved" in capsys.readouterr().out
+    assert run("grade", folder / "tasks", folder / "preds.jsonl", "--only-predicted", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["num_tasks"] == 1
+    assert run("grade", folder / "tasks", folder / "preds.jsonl", "--split", "test") == 0
+    assert "0.0% of 1 tasks resolved" in capsys.readouterr().out

@@ -14,7 +14,7 @@ from repairgym.cli.options import AsJson, Config, DryRun, Preset, resolve
 from repairgym.config.commands import GradeCommandConfig
 from repairgym.config.loading import to_toml
 from repairgym.errors import ConfigError, InputError, Interrupted, SandboxError, TaskError
-from repairgym.records import Task
+from repairgym.records import Split, Task
 from repairgym.tasks.audit.foreign.harbor_folder import holds_task_folders
 from repairgym.tasks.store import FUNNEL_FILE, TaskStore
 
@@ -34,6 +34,8 @@ class Call(NamedTuple):
     tasks: Path
     predictions: Path
     dataset: str
+    split: Split | None = None
+    is_only_predicted: bool = False
 
 
 def grade(
@@ -50,6 +52,12 @@ def grade(
     dataset: Annotated[
         str, typer.Option("--dataset", help="Score all instances of a data set: a file, or a name such as verified.")
     ] = "",
+    split: Annotated[
+        Split | None, typer.Option(help="Grade and count the tasks of this split; leave other predictions out.")
+    ] = None,
+    only_predicted: Annotated[
+        bool, typer.Option("--only-predicted", help="Count the tasks with a prediction only, as a partial run has.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Results folder; default: PREDICTIONS-graded.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -65,6 +73,7 @@ def grade(
     Example: repairgym grade harbor-folders preds.jsonl
     """
     call, settings = _read_call(files, dataset)
+    call = call._replace(split=split, is_only_predicted=only_predicted)
     resolved = resolve(GradeCommandConfig, settings, preset, config, dry_run)
     has_folders = _has_folders(call)
     from repairgym.grading.predictions.results import ResultsFolder
@@ -93,6 +102,10 @@ def _has_folders(call: Call) -> bool:
     if TaskStore(call.tasks).has_tasks or not holds_task_folders(call.tasks):
         check_tasks(call.tasks)
         return False
+    if call.split or call.is_only_predicted:
+        raise ConfigError(
+            f"--split and --only-predicted need tasks that repairgym built; {call.tasks} holds Harbor folders"
+        )
     if call.dataset:
         raise ConfigError(f"--dataset is of task folders that repairgym built, and {call.tasks} holds Harbor folders")
     return True
@@ -118,7 +131,16 @@ def _grade(config: GradeCommandConfig, call: Call, results: ResultsFolder) -> tu
     from repairgym.records import VerdictKind
 
     known, unbuilt = _instances(config, call)
-    file = reject_unknown(read_predictions(call.predictions), known, unbuilt)
+    read = read_predictions(call.predictions)
+    if call.split:
+        left_out = {name for name, task in known.items() if task.split != call.split}
+        known = {name: task for name, task in known.items() if name not in left_out}
+        read = read.without(left_out)
+    file = reject_unknown(read, known, unbuilt)
+    if call.is_only_predicted:
+        named = {prediction.instance_id for prediction in read.predictions}
+        known = {name: task for name, task in known.items() if name in named}
+        unbuilt = {name: reason for name, reason in unbuilt.items() if name in named}
     results.write(results.folder / "config.toml", to_toml(config).rstrip("\n"))
     graded: list[GradedPrediction] = []
     num_resolved = 0

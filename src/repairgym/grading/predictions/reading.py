@@ -6,6 +6,8 @@ two different patches has no prediction, because either could be meant; unknown 
 of an applied patch are within the bounds of `grading.permitted`.
 """
 
+from __future__ import annotations
+
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -47,6 +49,11 @@ class PredictionFile(Record):
 
     predictions: tuple[Prediction, ...]
     rejected: tuple[RejectedEntry, ...] = ()
+
+    def without(self, instance_ids: Collection[str]) -> PredictionFile:
+        """Return the file without the predictions for ``instance_ids``."""
+        kept = tuple(each for each in self.predictions if each.instance_id not in instance_ids)
+        return self.model_copy(update={"predictions": kept})
 
 
 Entry = tuple[str, Prediction | RejectedEntry]
