@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from repairgym.config.agent import ExternalAgentConfig, ShellScriptConfig
+from repairgym.config.commands import RolloutCommandConfig
+from repairgym.config.loading import load_config
 from repairgym.config.pipeline import GradingConfig, PipelineConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ServerDownError
@@ -21,6 +25,7 @@ from repairgym.serving.scripts import ShellPolicy
 from repairgym.tasks.build.validation import TaskLayers
 from repairgym.testing.scripted import scripted_task
 
+AGENTS = Path(__file__).parents[2] / "examples" / "agents"
 AGENT = """
 import json, os, subprocess, sys, urllib.request
 shell = {"name": "bash", "parameters": {"properties": {"command": {"type": "string"}}, "required": ["command"]}}
@@ -79,24 +84,25 @@ def play(tmp_path, small_environment, renderer):
     (tmp_path / "m.py").write_text("def f(a, b):\n    return a <= b\n")
     (tmp_path / "test_m.py").write_text("from m import f\ndef test_f():\n    assert f(1, 1)\n")
 
-    async def run(program, policy=None, *, agent=None, **limits):
+    async def run(program, policy=None, **limits):
         shell = ShellScriptConfig(submit_command="")
-        external = ExternalAgentConfig(
-            command=("python", "-c", AGENT + program, "{issue}"), shell=shell, **(agent or {})
-        )
+        external = ExternalAgentConfig(command=("python", "-c", AGENT + program, "{issue}"), shell=shell)
         pipeline = PipelineConfig(**{"max_len_tokens": 5000, "max_action_tokens": 500, "time_limit_s": 60.0} | limits)
-        config = RolloutConfig(
-            agent=external, pipeline=pipeline, grading=GradingConfig(is_replayed=False, num_canaries=0)
-        )
+        return await play_config(RolloutConfig(agent=external, pipeline=pipeline), policy)
+
+    async def play_config(config, policy=None):
+        grading = GradingConfig(is_replayed=False, num_canaries=0)
+        config = config.model_copy(update={"grading": grading})
         task, backend = scripted_task(), NamespaceBackend()
         runner = Runner(config, backend, lambda task: TaskLayers(small_environment, tmp_path), renderer)
         try:
             (job,) = make_group("phase", 0, task.id, 1, seed=1)
-            asked = policy or ShellPolicy("shell-oracle", renderer, shell)
+            asked = policy or ShellPolicy("shell-oracle", renderer, config.agent.shell)
             return await runner.run_job(job, task, asked, 1.0)
         finally:
             await backend.close()
 
+    run.config = play_config
     return run
 
 
@@ -177,6 +183,18 @@ async def test_the_sandbox_reaches_the_gateway_and_nothing_else(play, renderer):
     trajectory = await play(program, Sampler(renderer.stop_token_ids[0]))
     assert trajectory.agent_run is not None
     assert trajectory.agent_run.stdout_tail.count("not") == 3
+
+
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", sorted(path.stem for path in AGENTS.glob("*.toml")))
+async def test_a_released_agent_repairs_a_task(play, name):
+    trajectory = await play.config(load_config(RolloutCommandConfig, AGENTS / f"{name}.toml", []).rollout)
+    assert (trajectory.verdict.kind, trajectory.stop_reason) == (VerdictKind.PASSED, StopReason.SUBMITTED)
+    assert trajectory.agent_run is not None
+    assert trajectory.agent_run.num_foreign_answers == 0
+    assert len(trajectory.turns) >= 3
 
 
 def test_settings_without_effect_and_loose_packages_are_rejected():
