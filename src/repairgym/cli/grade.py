@@ -78,19 +78,23 @@ def grade(
     has_folders = _has_folders(call)
     from repairgym.grading.predictions.results import ResultsFolder
 
-    predictions = call.predictions
-    results = ResultsFolder(out or predictions.with_name(predictions.stem + "-graded"))
+    results = ResultsFolder(out or call.predictions.with_name(call.predictions.stem + "-graded"))
     summary, differences = (_grade_folders if has_folders else _grade)(resolved, call, results)
     if as_json:
         typer.echo(summary.model_dump_json(indent=2))
     else:
         _print(summary, differences, results.folder)
+    _check_whole(summary, call, results)
+
+
+def _check_whole(summary: GradingSummary, call: Call, results: ResultsFolder) -> None:
+    """Raise where predictions have no verdict."""
     if summary.num_invalid:
         raise SandboxError(f"{summary.num_invalid} verdicts are invalid; the same command tries those again")
     if summary.rejections:
         first = _entry(summary.rejections[0])
         raise InputError(
-            f"{summary.num_rejected} entries of {predictions} were not graded, the first: {first}"
+            f"{summary.num_rejected} entries of {call.predictions} were not graded, the first: {first}"
             f"; all of them: {results.folder / 'summary.json'}"
         )
     if summary.not_built and not summary.num_graded:
