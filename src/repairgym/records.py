@@ -277,6 +277,8 @@ class BuildStep(Record):
 
 Split = Literal["train", "validation", "test"]
 SourceKind = Literal["releases", "mutations", "history", "breakages", "imported"]
+UNDERSPECIFIED = "is_underspecified"
+"""Label of a task whose hidden tests need what neither issue, visible tests nor tree tell."""
 ChangeKind = Literal["fix", "feature", "refactoring", "test_only"]
 
 

@@ -23,6 +23,7 @@ def test_overrides_name_every_part_and_survive_the_file(tmp_path):
         since="2026-05-01",
         before="2026-07-01",
         id_files=("verified-50.txt",),
+        is_specified_only=True,
     )
     file = tmp_path / "kept.toml"
     file.write_text(to_toml(config), encoding="utf-8")

@@ -6,7 +6,7 @@ import pytest
 
 from repairgym.config.selection import TaskSelection
 from repairgym.errors import ConfigError, InputError
-from repairgym.records import Task
+from repairgym.records import UNDERSPECIFIED, Task
 from repairgym.tasks.selection import read_ids, select_tasks
 
 
@@ -56,6 +56,14 @@ def test_counts_after_each_part_are_told(tasks):
     summary = select_tasks(tasks, selection).summary
     assert summary == "1 of 5 tasks (splits=train: 3, sources=releases: 1, num_tasks=9: 1)"
     assert select_tasks(tasks, TaskSelection()).summary == "5 of 5 tasks (every task)"
+
+
+def test_underspecified_tasks_are_left_out_where_asked_and_the_count_is_told(tasks):
+    only = TaskSelection(is_specified_only=True)
+    assert select_tasks(tasks, only).summary == "5 of 5 tasks (every task)"
+    marked = [*tasks[:4], tasks[4].model_copy(update={"labels": {UNDERSPECIFIED: "true"}})]
+    assert select_tasks(marked, only).summary == "4 of 5 tasks (is_specified_only: 4)"
+    assert len(select_tasks(marked, TaskSelection()).tasks) == 5
 
 
 def test_an_empty_selection_names_the_part_that_emptied_it(tasks):

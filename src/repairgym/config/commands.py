@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 class RolloutCommandConfig(Record):
     """`repairgym rollout` and `repairgym eval`."""
 
-    select: TaskSelection = TaskSelection(splits=("test",))
+    select: TaskSelection = TaskSelection(splits=("test",), is_specified_only=True)
     num_samples: PositiveInt = 1
     """Paper B, Table 1: 10 runs per task."""
     seed: int = 0
@@ -169,7 +169,7 @@ class MatrixConfig(Record):
     policies: dict[str, MatrixPolicy] = Field(min_length=1)
     environments: dict[str, RolloutConfig] = Field(min_length=1)
     """Name -> rollout settings: pipeline, tools, prompts, gates, thinking."""
-    select: TaskSelection = TaskSelection(splits=("test",))
+    select: TaskSelection = TaskSelection(splits=("test",), is_specified_only=True)
     num_samples: PositiveInt = 5
     """Runs per task (paper A: 5 runs per configuration)."""
     seed: int = 0

@@ -44,6 +44,8 @@ class TaskSelection(Record):
     ids: tuple[str, ...] = ()
     id_files: tuple[str, ...] = ()
     """Files with a task id per line, ``#`` begins a comment. Their names name the set of an evaluation."""
+    is_specified_only: bool = False
+    """Leave out tasks with the label ``is_underspecified``: their hidden tests need what nobody tells."""
     num_tasks: NonNegativeInt = 0
     """Most tasks, drawn over all packages by the digest of their ids; 0: all."""
 
@@ -69,7 +71,7 @@ class TaskSelection(Record):
     @property
     def is_narrowed(self) -> bool:
         """True where more than splits and size is chosen."""
-        return any(self.model_dump(exclude={"splits", "num_tasks"}).values())
+        return any(self.model_dump(exclude={"splits", "num_tasks", "is_specified_only"}).values())
 
 
 class DataSetSelection(TaskSelection):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from repairgym.config.selection import TaskSelection
 from repairgym.errors import ConfigError, InputError
-from repairgym.records import Task
+from repairgym.records import UNDERSPECIFIED, Task
 
 _MAX_VALUES = 8
 _MAX_IDS = 3
@@ -78,6 +78,8 @@ def _parts(selection: TaskSelection, tasks: Collection[Task]) -> Iterator[_Part]
         yield _among("packages", selection.packages, lambda task: task.provenance.package)
     for name, values in selection.labels.items():
         yield _among(f"labels.{name}", values, partial(_label, name))
+    if selection.is_specified_only and any(UNDERSPECIFIED in task.labels for task in tasks):
+        yield _Part("is_specified_only", _specified, lambda value: value == "specified")
     if selection.since:
         yield _Part(f"since={selection.since}", _day, selection.since.__le__)
     if selection.before:
@@ -90,6 +92,10 @@ def _among(name: str, values: Sequence[str], value: Callable[[Task], str]) -> _P
 
 def _label(name: str, task: Task) -> str:
     return task.labels.get(name, "")
+
+
+def _specified(task: Task) -> str:
+    return "underspecified" if UNDERSPECIFIED in task.labels else "specified"
 
 
 def _day(task: Task) -> str:

@@ -36,3 +36,15 @@ def test_what_gives_the_repair_away_is_taken_out() -> None:
     assert without_repair("Change `<=` to `<` in `units`.") == ""
     assert without_repair("It crashes, see calc/units.py:33") == ""
     assert without_repair("- a list of things\n- another one") == "- a list of things\n- another one"
+
+
+def test_sentences_of_wrapped_paragraphs_go_whole() -> None:
+    message = (
+        "Sizes roll over at exact powers\n\nsize(1024) is '1024B', because the loop stopped one unit too early\n"
+        "at an exact power. Use '<' so that exact bounds advance to the next\nunit. Other values are `a ** b`, as before."
+    )
+    assert clean_message(message) == (
+        "Sizes roll over at exact powers\n"
+        "size(1024) is '1024B', because the loop stopped one unit too early at an exact power. "
+        "Other values are `a ** b`, as before."
+    )

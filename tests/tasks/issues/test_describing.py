@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from repairgym.records import Task
-from repairgym.tasks.issues.describing import Report, assigned_entries, describe
+from repairgym.tasks.issues.describing import Failure, Report, assigned_entries, describe
 from repairgym.tasks.issues.specification import Facts, find_untold
 from repairgym.testing.scripted import scripted_task
 
@@ -76,7 +76,7 @@ def test_what_issue_or_visible_test_tells_is_known(tree: Path) -> None:
 
 def test_without_a_text_the_issue_states_what_a_test_expects(tree: Path) -> None:
     task = make_task("test_unit")
-    found = {"test_m.py::test_unit": "TypeError: size() got an unexpected keyword argument 'unit'"}
+    found = {"test_m.py::test_unit": Failure("TypeError: size() got an unexpected keyword argument 'unit'")}
     described = describe(task, tree, Report(failures=found))
     assert described.issue == (
         "`size('a', unit='k')` should be `1`. Found: TypeError: size() got an unexpected keyword argument 'unit'"
@@ -106,14 +106,6 @@ def test_what_no_statement_can_tell_is_labelled(tree: Path) -> None:
     text = "Sizes of texts are wrong where somebody asks for another one than usual."
     described = describe(make_task("test_wrong"), tree, Report(text, "issue"))
     assert (described.issue, described.labels["is_underspecified"]) == (text, "true")
-
-
-def test_a_writer_is_behind_the_same_check(tree: Path) -> None:
-    draft = "size() should raise LookupError with 'no such unit here' for other units than it has."
-    own = describe(make_task("test_wrong"), tree, Report(draft, "issue"), lambda facts, text: f"Please: {text}")
-    assert (own.issue, own.labels["issue_source"]) == (f"Please: {draft}", "written")
-    worse = describe(make_task("test_wrong"), tree, Report(draft, "issue"), lambda facts, text: "Units fail.")
-    assert (worse.issue, worse.labels["issue_source"]) == (draft, "issue")
 
 
 def test_the_entry_about_other_code_is_given_to_no_fix(tree: Path) -> None:

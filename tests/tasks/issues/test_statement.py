@@ -42,6 +42,7 @@ def test_the_failure_and_what_nobody_tells_decide_which_expectation_is_told() ->
     )
     assert tell(source) == "`size(1)` should be `'1B'`."
     assert tell(source, Clues(message="AssertionError: assert '1024B' == '1K'")) == "`size(1024)` should be `'1K'`."
+    assert tell(source, Clues(message="assert False", line=3)) == "`size(1024)` should be `'1K'`."
     assert tell(source, Clues(wanted=("unit",))) == "`size(2, unit='m')` should be `'x'`."
 
 

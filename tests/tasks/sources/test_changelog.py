@@ -114,5 +114,11 @@ def test_forms_of_a_word_are_one_and_changed_lines_break_ties() -> None:
     assert best_entry(entries, clues) == entries[0]
 
 
+def test_bold_words_are_plain_and_powers_stay() -> None:
+    assert clean_entry("- **Incompatible change**: `x ** 2` takes **kwargs, not *args") == (
+        "Incompatible change: `x ** 2` takes **kwargs, not *args"
+    )
+
+
 def test_references_leave_no_empty_brackets() -> None:
     assert clean_entry("Fix a thing (https://example.org/33, <https://example.org>).") == "Fix a thing."

@@ -18,7 +18,7 @@ from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.build.concurrency import ordered_map
 from repairgym.tasks.build.validation import graded_files, pinned_tree, run_fresh, task_layers, task_request
 from repairgym.tasks.issues.commit_texts import CommitTexts, Issue, commit_text
-from repairgym.tasks.issues.describing import Report, Writer, assigned_entries, describe
+from repairgym.tasks.issues.describing import Failure, Report, assigned_entries, describe, failures_of
 from repairgym.tasks.issues.run_text import without_run_text
 from repairgym.tasks.layers.catalogue import CHANGELOGS
 from repairgym.tasks.layers.repositories import GitRepository
@@ -34,7 +34,6 @@ class Describer:
     num_concurrent: int = 2
     issues: Mapping[str, Issue] = field(default_factory=dict)
     """Issues of the repositories, by number."""
-    write: Writer | None = None
 
     def told(self, tasks: Sequence[Task], tree: Path) -> list[tuple[str, str]]:
         """Return the text about each of ``tasks``, which are of one pair of releases or one commit, and its source."""
@@ -65,7 +64,7 @@ async def describe_again(tasks: Sequence[Task], describer: Describer) -> AsyncGe
             yield task.model_copy(update={"issue": without_run_text(task.issue)})
     store, backend = describer.store, create_backend(describer.config)
 
-    async def failures(task: Task) -> dict[str, str]:
+    async def failures(task: Task) -> dict[str, Failure]:
         return await _failures(task, store, backend)
 
     try:
@@ -74,13 +73,13 @@ async def describe_again(tasks: Sequence[Task], describer: Describer) -> AsyncGe
             told = {task.id: text for task, text in zip(pair, describer.told(pair, tree), strict=True)}
             async with aclosing(ordered_map(failures, pair, describer.num_concurrent)) as failed:
                 async for task, messages in failed:
-                    yield describe(task, tree, Report(*told[task.id], messages), describer.write)
+                    yield describe(task, tree, Report(*told[task.id], messages))
     finally:
         await backend.close()
 
 
-async def _failures(task: Task, store: LayerStore, backend: SandboxBackend) -> dict[str, str]:
-    """Return the first line of each failure of ``task`` on the broken code."""
+async def _failures(task: Task, store: LayerStore, backend: SandboxBackend) -> dict[str, Failure]:
+    """Return each failure of ``task`` on the broken code."""
     spec = task_layers(task, store).spec(graded_files(task))
     run = await run_fresh(backend, spec, task_request(task, task.fail_to_pass))
-    return {test_id: result.message for test_id, result in run.results.items() if result.message}
+    return failures_of(run, task.fail_to_pass)

@@ -34,6 +34,8 @@ _GIVES_AWAY = re.compile(
 )
 """Lines of a difference, "change `x` to `y`", and file and line of the repair."""
 MAX_ISSUE_CHARS = 4000
+MIN_WRAPPED_CHARS = 55
+"""A paragraph goes on after a line of this length; shorter ones end it."""
 MIN_CODE_LINE_CHARS = 12
 """Shorter lines of code are common words."""
 
@@ -41,9 +43,22 @@ MIN_CODE_LINE_CHARS = 12
 def clean_message(message: str) -> str:
     """Return a commit message without noise and without sentences that give the repair away; empty without a rest."""
     lines = [_MARKS.sub("", line.strip()) for line in message.splitlines()]
-    kept = [line for line in lines if not _TRAILER.match(line) and not _NOISE.match(line)]
+    kept = _unwrapped([line for line in lines if not _TRAILER.match(line) and not _NOISE.match(line)])
     cleaned = [clean_entry(told) for line in kept if (told := without_repair(line))]
     return without_run_text("\n".join(dict.fromkeys(line for line in cleaned if line)))[:MAX_ISSUE_CHARS]
+
+
+def _unwrapped(lines: list[str]) -> list[str]:
+    """Return ``lines`` with each wrapped paragraph as one line, so that whole sentences can be taken out."""
+    paragraphs: list[str] = []
+    is_wrapped = False
+    for line in lines:
+        if is_wrapped and line and line[0].isalnum():
+            paragraphs[-1] += f" {line}"
+        else:
+            paragraphs.append(line)
+        is_wrapped = len(line) >= MIN_WRAPPED_CHARS
+    return paragraphs
 
 
 def without_repair(text: str) -> str:

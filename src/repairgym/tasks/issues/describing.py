@@ -7,12 +7,14 @@ without the last label; the issue holds no text of one run and no line of the re
 tests and the labels of a task changes.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from repairgym.errors import TaskError
-from repairgym.records import Task
+from repairgym.records import UNDERSPECIFIED, Task, TestRun
 from repairgym.tasks.build.assembly import files_without
 from repairgym.tasks.build.test_files import file_of, function_id, functions_of, held_tests
 from repairgym.tasks.issues.assignment import assign_entries
@@ -29,6 +31,26 @@ MAX_STATEMENTS = 3
 MAX_MESSAGE_CHARS = 200
 
 
+_CRASH = re.compile(r"^/testbed/(\S+?):(\d+): (.*)$", re.MULTILINE)
+"""Place and message of a failure in the output of a run."""
+
+
+class Failure(NamedTuple):
+    """A failure of a test."""
+
+    message: str
+    """Its first line."""
+    line: int = 0
+    """Line of the test file; 0 where the code under test failed."""
+
+
+def failures_of(run: TestRun, test_ids: Sequence[str]) -> dict[str, Failure]:
+    """Return the failures of ``test_ids`` in ``run``."""
+    lines = {(path, message.strip()): int(line) for path, line, message in _CRASH.findall(run.output_tail)}
+    told = {i: run.results[i].message for i in test_ids if i in run.results and run.results[i].message}
+    return {i: Failure(message, lines.get((file_of(i), message.strip()), 0)) for i, message in told.items()}
+
+
 @dataclass(frozen=True)
 class Report:
     """A bug as a project and the runs tell it."""
@@ -37,12 +59,8 @@ class Report:
     """Text of the project; empty without one."""
     source: str = "tests"
     """Place of the text: ``changelog``, ``issue`` or ``commit``; ``tests`` without one."""
-    failures: Mapping[str, str] = field(default_factory=dict)
-    """Failing test -> first line of its failure on the broken code."""
-
-
-Writer = Callable[[Facts, str], str]
-"""Returns an issue text in other words for a draft, empty without a usable one."""
+    failures: Mapping[str, Failure] = field(default_factory=dict)
+    """Failing test -> its failure on the broken code."""
 
 
 def assigned_entries(tasks: Sequence[Task], tree: Path) -> list[str]:
@@ -53,7 +71,7 @@ def assigned_entries(tasks: Sequence[Task], tree: Path) -> list[str]:
     return ["" if number is None else entries[number] for number in numbers]
 
 
-def describe(task: Task, tree: Path, report: Report, write: Writer | None = None) -> Task:
+def describe(task: Task, tree: Path, report: Report) -> Task:
     """Return ``task`` as ``report`` and its tests describe it; ``tree`` is its pinned tree."""
     text = report.text.strip()
     source = report.source if text else "tests"
@@ -72,11 +90,16 @@ def describe(task: Task, tree: Path, report: Report, write: Writer | None = None
         if len(left) >= len(untold):
             break
         facts, untold = told, left
-    if write and (own := write(facts, facts.task.issue)):
-        rewritten = replace(facts, task=_with_issue(facts.task, own, "written"))
-        if not (missing := find_untold(rewritten)) or len(missing) <= len(untold):
-            facts, untold = rewritten, missing
-    return _labelled(facts, text, bool(untold) or not facts.task.issue)
+    if facts.task.issue:
+        return _labelled(facts, text, bool(untold))
+    return _labelled(replace(facts, task=_with_issue(task, _test_names(task, report), source)), text, True)
+
+
+def _test_names(task: Task, report: Report) -> str:
+    """Return a report of the first failing test by its name, for tests that no statement can be made from."""
+    first = task.fail_to_pass[0]
+    message = _shortened(report.failures[first].message) if first in report.failures else "it does not pass"
+    return f"{first.partition('::')[2]} fails: {message}"
 
 
 def _with_issue(task: Task, issue: str, source: str) -> Task:
@@ -87,16 +110,17 @@ def _with_issue(task: Task, issue: str, source: str) -> Task:
 def _with_statement(facts: Facts, report: Report, untold: Collection[str]) -> Facts:
     """Return ``facts`` with a statement of behaviour after the issue text."""
     candidates = facts.hidden_functions() if untold else facts.visible_functions() + facts.hidden_functions()
-    names = {span.qualified_name.rpartition(".")[2] for _, span in facts.fix.touched_functions()} | new_names(facts)
+    touched = {span.qualified_name.rpartition(".")[2] for _, span in facts.fix.touched_functions()} | new_names(facts)
+    names = {part for name in touched for part in (name, name.strip("_"))}
     for function in candidates:
         failing = [i for i in facts.task.fail_to_pass if function_id(i) == function]
-        message = next((told for i in failing if (told := report.failures.get(i, ""))), "")
+        failure = next((report.failures[i] for i in failing if i in report.failures), Failure(""))
         for node in facts.nodes([function]):
             parameters = [i.partition("[")[2].removesuffix("]") for i in failing]
-            statement = state_behaviour(node, Clues(untold, names, message), parameters)
+            statement = state_behaviour(node, Clues(untold, names, *failure), parameters)
             if statement and statement not in facts.task.issue and _is_useful(statement, untold):
-                failure = "" if untold or not message else f" Found: {_shortened(message)}"
-                parts = (facts.task.issue, statement + failure)
+                end = "" if untold or not failure.message else f" Found: {_shortened(failure.message)}"
+                parts = (facts.task.issue, statement + end)
                 issue = "\n\n".join(filter(None, parts))
                 return replace(facts, task=_with_issue(facts.task, issue, facts.task.labels["issue_source"]))
     return facts
@@ -142,7 +166,7 @@ def _with_visible(facts: Facts, function: str) -> Task:
 def _labelled(facts: Facts, text: str, is_underspecified: bool) -> Task:
     used = frozenset(facts.used_names(facts.hidden_functions() + facts.visible_functions()))
     labels = {**facts.task.labels, "kind": kind_of(Change(facts.fix, text, used))}
-    labels.pop("is_underspecified", None)
+    labels.pop(UNDERSPECIFIED, None)
     if is_underspecified:
-        labels["is_underspecified"] = "true"
+        labels[UNDERSPECIFIED] = "true"
     return facts.task.model_copy(update={"labels": labels})

@@ -71,6 +71,8 @@ class Clues:
     """Names that the repair touches or brings."""
     message: str = ""
     """First line of the failure."""
+    line: int = 0
+    """Line of the test file that failed; 0 where the failure came from elsewhere."""
 
     def score(self, check: Check) -> int:
         """Return how much ``check`` tells."""
@@ -81,8 +83,10 @@ class Clues:
         is_raising = isinstance(check.node, ast.With) and bool(
             re.search("did not raise|not raised", self.message, re.I)
         )
+        is_failing = check.node.lineno <= self.line <= (check.node.end_lineno or 0)
         return (
-            8 * sum(item in words or item in text for item in self.wanted)
+            20 * is_failing
+            + 8 * sum(item in words or item in text for item in self.wanted)
             + 6 * is_raising
             + 3 * sum(value in self.message for value in own)
             + 2 * len(quoted & words)

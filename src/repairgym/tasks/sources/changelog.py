@@ -2,7 +2,7 @@
 
 Reads the changelog of an sdist, else the part of its README, documentation or `PKG-INFO` about a version. Makes
 entries, and their fit to groups of hunks. Guarantees: only entries of the given version count; an entry that names
-code, but none of the group's, does not fit; headings, versions, links and author credits are removed.
+mostly other code than the group's does not fit; headings, versions, links and author credits are removed.
 """
 
 import re
@@ -63,12 +63,12 @@ class Clues:
         return cls(frozenset(numbers), frozenset(parts), frozenset(_stems(tests)), frozenset(_stems(hunk_text)), known)
 
     def score(self, entry: str) -> tuple[int, int]:
-        """Return the fit of ``entry``, and its fit to the changed lines; none for an entry on other names only."""
+        """Return the fit of ``entry``, and its fit to the changed lines; none for an entry on mostly other code."""
         named = _named_code(entry)
-        if named and not named & self.identifiers:
+        if 2 * len(named & self.identifiers) < len(named):
             return 0, 0
         numbers = set(_ISSUE_NUMBER.findall(entry)) & self.issue_numbers
-        names = {name for name in self.names if re.search(rf"\b{re.escape(name)}\b", entry)}
+        names = {name for name in self.names if re.search(rf"\b{re.escape(name)}\b(?!\.\w)", entry)}
         stems = _stems(entry)
         fit = ISSUE_SCORE * len(numbers) + NAME_SCORE * len(names) + WORD_SCORE * len(stems & self.words)
         return fit, len(stems & self.code_words)
@@ -121,6 +121,7 @@ def clean_entry(entry: str) -> str:
     """Return an entry as plain text, without markup, links and credits."""
     text = re.sub(r"(?::(?:gh|pr|issue|user)s?:|\{(?:gh|pr|issue)s?\})`#?(\d+)`", r"#\1", entry)
     text = re.sub(r"\{\w+\}(?=`)", "", text)
+    text = re.sub(r"(?<!\w)\*\*(\w[^*]*?)\*\*(?!\w)", r"\1", text)
     text = re.sub(r"\[(`[^`]+`)\]\[[^\]]*\]", r"\1", text)
     text = re.sub(r":[\w:]+:`~?([^`<]+?)(?:\s*<[^>]*>)?`", r"`\1`", text)
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)

@@ -19,6 +19,7 @@ from repairgym.sandbox.base import SandboxSpec
 from repairgym.tasks.build.assembly import Bug, assemble, choose_visible, read_text
 from repairgym.tasks.build.test_files import SuiteMap, file_of, first_lines, function_id, functions_of, trace_suite
 from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
+from repairgym.tasks.issues.describing import Failure, failures_of
 from repairgym.tasks.layers.catalogue import Project
 from repairgym.tasks.sources.base import BuildContext, Drop
 from repairgym.tasks.sources.fixes import Fix, Texts
@@ -66,8 +67,8 @@ class Pair:
     """Cold runs of the suite in the newer state, made by `stable_tests`."""
     without: dict[tuple[int, ...], TestRun] = field(default_factory=dict)
     """Numbers of a fix's hunks -> result of `run_without`."""
-    failures: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Task id -> failing test -> first line of its failure without the repair."""
+    failures: dict[str, dict[str, Failure]] = field(default_factory=dict)
+    """Task id -> failing test -> its failure without the repair."""
 
     @classmethod
     async def set_up(
@@ -180,7 +181,7 @@ class Pair:
             created_at=origin.created_at,
         )
         task = assemble(bug, "", self.context.config, origin.config.num_passing_kept)
-        self.failures[task.id] = {i: empty.results[i].message for i in failing if i in empty.results}
+        self.failures[task.id] = failures_of(empty, failing)
         return task
 
     def suite_request(self) -> TestRequest:
