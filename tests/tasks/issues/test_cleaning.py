@@ -41,10 +41,10 @@ def test_what_gives_the_repair_away_is_taken_out() -> None:
 def test_sentences_of_wrapped_paragraphs_go_whole() -> None:
     message = (
         "Sizes roll over at exact powers\n\nsize(1024) is '1024B', because the loop stopped one unit too early\n"
-        "at an exact power. Use '<' so that exact bounds advance to the next\nunit. Other values are `a ** b`, as before."
+        "at an exact power. Use '<' so that exact bounds advance to the next\nunit. Others are `a ** b`, as before."
     )
     assert clean_message(message) == (
         "Sizes roll over at exact powers\n"
         "size(1024) is '1024B', because the loop stopped one unit too early at an exact power. "
-        "Other values are `a ** b`, as before."
+        "Others are `a ** b`, as before."
     )
