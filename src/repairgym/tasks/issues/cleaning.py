@@ -35,7 +35,7 @@ _GIVES_AWAY = re.compile(
 """Lines of a difference, "change `x` to `y`", and file and line of the repair."""
 MAX_ISSUE_CHARS = 4000
 MIN_WRAPPED_CHARS = 55
-"""A paragraph goes on after a line of this length; shorter ones end it."""
+"""A shorter line ends its paragraph."""
 MIN_CODE_LINE_CHARS = 12
 """Shorter lines of code are common words."""
 
