@@ -14,14 +14,19 @@ from repairgym.config.recipes import RlCommandConfig
 ROOT = Path(__file__).parents[1]
 
 
-def commands(*arguments: str, **settings: str) -> list[str]:
-    done = subprocess.run(
+def run(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         ["bash", ROOT / "scripts/gpu_first_curve", "runs/x", *arguments],
-        env=os.environ | {"DRY_RUN": "1"} | settings,
+        env=os.environ | {"DRY_RUN": "1", "PATH": "/usr/bin:/bin"} | settings,
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
+
+
+def commands(*arguments: str, **settings: str) -> list[str]:
+    done = run(*arguments, **settings)
+    assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
@@ -43,6 +48,19 @@ def test_two_gpus_make_one_server_and_one_gpu_is_shared_in_time():
     shared = commands(SAMPLING_GPUS="0", LEARNING_GPUS="0", MEMORY_SHARE="0.35")
     assert "--gpu-memory-utilization 0.35" in "\n".join(shared)
     assert any("replicas=[]" in line and "CUDA_VISIBLE_DEVICES=0 torchrun" in line for line in shared)
+
+
+def test_a_dry_run_checks_the_configuration_of_the_training(tmp_path):
+    program = tmp_path / "repairgym"
+    program.write_text('#!/bin/sh\n[ "$6" = --preset ] || exit 3\necho "$@" | grep -q rl.seed=1 && echo "# checked"\n')
+    program.chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin"
+    assert "# checked" in run("M", "P", "rl.seed=1", PATH=path).stdout
+    assert run("M", "P", PATH=path).returncode != 0
+    said = commands("M", "P", "rl.seed=1")
+    assert "repairgym is not installed here: the configuration is not checked" in said
+    (training,) = (line for line in said if "torchrun" in line)
+    assert '\'rl.sampler.endpoint.replicas=["http://127.0.0.1:8001/v1",' in training
 
 
 @pytest.mark.slow

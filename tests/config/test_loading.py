@@ -155,6 +155,17 @@ def test_error_of_a_file_names_the_file(tmp_path: Path) -> None:
         load_config(Example, write(tmp_path, "nope = 1"))
 
 
+def test_error_of_an_override_blames_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "fine.toml"
+    path.write_text("seed = 1\n")
+    with pytest.raises(ConfigError) as error:
+        load_config(RlCommandConfig, path, ["rl.select.splits=test"])
+    assert str(path) not in str(error.value)
+    path.write_text("seed = 1.5\n")
+    with pytest.raises(ConfigError, match=re.escape(str(path))):
+        load_config(RlCommandConfig, path, ["rl.select.splits=test"])
+
+
 def test_missing_required_key_is_named() -> None:
     class Needs(Record):
         model: str

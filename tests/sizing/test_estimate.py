@@ -1,6 +1,9 @@
 """Estimates: what fits, what does not, and that more machines help."""
 
+import contextlib
 import json
+import random
+import re
 
 import pytest
 import torch
@@ -44,18 +47,19 @@ QWEN_7B = {
         # More parts of the context than heads allow would have fitted: memory is the reason, not the heads.
         (
             ["context_tokens=1048576", "machine.num_gpus=16"],
-            ["GiB on each of 16 GPUs", "over 8 of them", "activations of layers", "): lower context_tokens"],
+            ["GiB on each of 16 GPUs", "over 8 of them", "activations of layers", "): lower context_tokens to 262,144"],
         ),
         (
             ["model=Qwen2.5-72B", "machine.num_gpus=8"],
             ["GiB on each of 8 GPUs", "weights and moments", "train on 32 GPUs"],
         ),
-        # 90 GPUs are over two parts only, 96 over eight.
-        (["model=Qwen2.5-72B", "machine.num_gpus=90"], ["over 2 of them", "train on 96 GPUs"]),
-        (["machine.num_gpus=4", "machine.gpu=a100"], ["over 4 of them", "lower context_tokens"]),
+        # 90 GPUs are over two parts only, fewer over eight.
+        (["model=Qwen2.5-72B", "machine.num_gpus=90"], ["over 2 of them", "train on 32 GPUs"]),
+        # Weights and moments alone are too much: a shorter context is no remedy, nor is one larger GPU.
+        (["machine.num_gpus=4", "machine.gpu=a100"], ["over 4 of them", "GiB): train on 24 GPUs (machine.num_gpus)"]),
         (
             ["model=Qwen3-8B", "is_checkpointing=false"],
-            ["): set is_checkpointing=true, or lower"],
+            ["set is_checkpointing=true, or lower"],
         ),
         # Positions rule out a context on any machine, and so do those of a type that cannot be stretched.
         (["model=7b", "machine.num_gpus=1"], ["has 32,768 positions", "--factor 4"]),
@@ -83,6 +87,46 @@ def test_a_remedy_that_is_named_is_enough():
         planned(*wanted, "machine.num_gpus=4")
     for remedy in (["machine.num_gpus=8"], ["machine.num_gpus=4", "update=lora"]):
         assert planned(*wanted, *remedy).training.total_bytes < 0.9 * GPUS["h200"].memory_bytes
+
+
+@contextlib.contextmanager
+def suppressed_generation():
+    """A remedy is one of training; generation may need another."""
+    try:
+        yield
+    except ConfigError as error:
+        if "generation needs" not in str(error):
+            raise
+
+
+def test_every_remedy_of_a_seeded_draw_is_enough():
+    generator = random.Random(20_261_123)
+    num_tried = 0
+    for _ in range(60):
+        wanted = [
+            f"model={generator.choice(['Qwen3-4B', 'Qwen3-14B', 'Qwen3-32B', 'Qwen2.5-72B', 'Llama-3.1-70B'])}",
+            f"context_tokens={generator.choice([16_384, 32_768, 131_072])}",
+            f"machine.num_gpus={generator.choice([1, 2, 4, 6, 8, 16, 90])}",
+            f"machine.gpu={generator.choice(['a100', 'h200'])}",
+        ]
+        with contextlib.suppress(ConfigError):
+            planned(*wanted)
+            continue
+        with pytest.raises(ConfigError) as error:
+            planned(*wanted)
+        said = str(error.value)
+        remedies = {
+            r"train on (\d+) GPUs": "machine.num_gpus={}",
+            r"set (update)='lora'": "{}=lora",
+            r"lower context_tokens to ([\d,]+)": "context_tokens={}",
+            r"set machine\.gpu=(\w+)": "machine.gpu={}",
+        }
+        for pattern, setting in remedies.items():
+            if "training on" in said and (named := re.search(pattern, said)):
+                num_tried += 1
+                with suppressed_generation():
+                    planned(*wanted, setting.format(named[1].replace(",", "")))
+    assert num_tried > 30
 
 
 @pytest.mark.parametrize("num_gpus", [4, 8, 12, 28])

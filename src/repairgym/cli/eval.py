@@ -441,7 +441,7 @@ async def _audit(run: Path, tasks: Path, config: AuditConfig) -> None:
 
 
 @app.command()
-@configured
+@partial(configured, check_dry=show_selection)
 def exploit_study(
     tasks: Annotated[Path, typer.Argument(help="Folder of tasks, best exposed ones (repairgym tasks expose).")],
     run: NewRun,

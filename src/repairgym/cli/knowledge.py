@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,6 +11,7 @@ import typer
 
 from repairgym.cli.arguments import load_tasks, open_stored
 from repairgym.cli.options import Tasks, configured
+from repairgym.cli.preflights import show_selection
 from repairgym.config.commands import StartsConfig
 from repairgym.errors import InputError
 
@@ -99,7 +101,7 @@ def show(knowledge: KnowledgeFile) -> None:
 
 
 @app.command()
-@configured
+@partial(configured, check_dry=show_selection)
 def starts(
     tasks: Tasks,
     out: Annotated[Path, typer.Argument(help="File to write.")],

@@ -22,10 +22,11 @@ def stretch(
     model: Start,
     out: Annotated[Path, typer.Argument(help="Model folder to write.")],
     factor: Annotated[
-        float, typer.Option(min=1.0, help="Positions of the result, as a multiple of the original ones.")
+        float, typer.Option(min=1.0, max=1024.0, help="Positions of the result, as a multiple of the original ones.")
     ],
     original: Annotated[
-        int | None, typer.Option(help="Original positions; not set: those of the maker, or of an earlier stretch.")
+        int | None,
+        typer.Option(min=1, help="Original positions; default: those of the maker or an earlier stretch."),
     ] = None,
 ) -> None:
     """Copy a model with rotary positions stretched by YaRN; a second stretch counts from the original positions, too.

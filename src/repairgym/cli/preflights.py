@@ -5,12 +5,18 @@ A dry run checks what is on this machine, as comments of its TOML, and says what
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import typer
 
 from repairgym.cli.arguments import load_tasks, open_stored
-from repairgym.config.commands import EvalCommandConfig, MatrixConfig, RolloutCommandConfig
+from repairgym.config.commands import (
+    EvalCommandConfig,
+    ExploitStudyConfig,
+    MatrixConfig,
+    RolloutCommandConfig,
+    StartsConfig,
+)
 from repairgym.config.recipes import (
     DistillThenGrpoConfig,
     RftCommandConfig,
@@ -21,6 +27,7 @@ from repairgym.config.recipes import (
 )
 from repairgym.config.selection import TaskSelection
 from repairgym.inference.model_source import SHIPPED, shipped_base
+from repairgym.rollout.jobs import ServerProtocol
 from repairgym.sizing.preflight import Room, TrainCommandConfig
 from repairgym.tasks.store import TaskStore
 
@@ -108,12 +115,22 @@ def check_selections(config: TrainCommandConfig, folder: Path, *, is_dry_run: bo
         by_source(selected.tasks, shares, name)
         if is_dry_run:
             typer.echo(f"# {name}: {selected.summary}")
+    if is_dry_run and not has_validation:
+        typer.echo(f"# {folder} has no validation split, so a training without another selection validates nothing")
 
 
-def show_selection(config: RolloutCommandConfig | EvalCommandConfig | MatrixConfig, given: dict[str, Any]) -> None:
-    """Print what a dry run selects of the tasks, where they are on this machine; `ConfigError` for nothing."""
+def show_selection(
+    config: RolloutCommandConfig | EvalCommandConfig | MatrixConfig | ExploitStudyConfig | StartsConfig,
+    given: dict[str, Any],
+) -> None:
+    """Print what a dry run selects of the tasks, where they are on this machine.
+
+    `ConfigError`: nothing is selected, or a server that has to answer is not named.
+    """
     from repairgym.tasks.selection import select_tasks
 
+    if isinstance(config, RolloutCommandConfig | EvalCommandConfig) and given["policy"] in get_args(ServerProtocol):
+        config.endpoint.require_server()
     if _has_tasks(folder := given["tasks"]):
         typer.echo(f"# select: {select_tasks(load_tasks(folder).values(), config.select).summary}")
 

@@ -58,8 +58,15 @@ def load_config(
     try:
         return cls.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        origin = f"{', '.join(map(str, paths))}: " if paths else ""
-        raise ConfigError(origin + explain(cls, data, error)) from None
+        raise ConfigError(_origin(paths, overrides, error) + explain(cls, data, error)) from None
+
+
+def _origin(paths: Sequence[Path], overrides: Sequence[str], error: ValidationError) -> str:
+    """Return the names of the files, unless all that is wrong was given by overrides."""
+    keys = [text.partition("=")[0].strip() for text in overrides]
+    places = [".".join(map(str, problem["loc"])) for problem in error.errors()]
+    is_given = all(any(place.startswith(key) or key.startswith(place or ".") for key in keys) for place in places)
+    return "" if is_given or not paths else f"{', '.join(map(str, paths))}: "
 
 
 def to_toml(config: Record) -> str:

@@ -34,8 +34,8 @@ _FORWARDS = 3.0
 """Cost of an update in forward passes: one, and two for the backward pass; activation checkpointing repeats one."""
 _TRANSFER_BYTES = 25e9
 """New weights per second into each replica: one 200 Gbit/s link."""
-_MAX_DOUBLINGS = 12
-"""Of the number of GPUs, where a larger one that is enough is looked for."""
+_MAX_NODES = 1024
+"""Largest cluster that a remedy names."""
 _WORKSPACE_BYTES = 3 * GIB
 """CUDA context, communication buffers, fragmentation."""
 _POSITIONS = {
@@ -102,24 +102,33 @@ def training_memory(shape: ModelShape, gpu: Gpu, config: PlanCommandConfig, num_
         f"{config.model}: training on {config.context_tokens:,} tokens needs {memory.total_bytes / GIB:.0f} GiB on "
         f"each of {num_gpus} GPUs, {room / GIB:.0f} are usable; the context is over {memory.context_parallel} of them, "
         f"as far as GPUs and heads divide, and the largest part is {largest} ({memory.parts[largest] / GIB:.0f} GiB): "
-        f"{_remedy(shape, room, config, num_gpus)}lower context_tokens, or take GPUs with more memory"
+        f"{_remedy(shape, gpu, config, num_gpus)}"
     )
 
 
-def _remedy(shape: ModelShape, room: float, config: PlanCommandConfig, num_gpus: int) -> str:
-    """Return what else would be enough, each followed by "or"; empty where nothing is."""
+def _remedy(shape: ModelShape, gpu: Gpu, config: PlanCommandConfig, num_gpus: int) -> str:
+    """Return the single changes of which each is enough for training."""
 
-    def fits(num: int, **changes: object) -> bool:
+    def fits(num: int = num_gpus, other: Gpu = gpu, **changes: object) -> bool:
+        room = other.memory_bytes * config.efficiency.memory
         return _training_split(shape, room, config.model_copy(update=changes), num).total_bytes <= room
 
-    whole = -(-num_gpus // shape.num_kv_heads) * shape.num_kv_heads
-    enough = next((whole << doublings for doublings in range(_MAX_DOUBLINGS) if fits(whole << doublings)), 0)
+    node = config.machine.gpus_per_node
+    counts = (*(1 << power for power in range((node - 1).bit_length())), *range(node, _MAX_NODES * node, node))
+    halves = (config.context_tokens >> halvings for halvings in range(1, config.context_tokens.bit_length()))
+    contexts = (tokens for tokens in halves if tokens >= _mean_tokens(config))
+    enough = next((num for num in counts if fits(num)), None)
+    context = next((tokens for tokens in contexts if fits(context_tokens=tokens)), None)
+    larger = next((name for name, other in GPUS.items() if fits(other=other)), None)
     remedies = {
-        f"train on {enough} GPUs (machine.num_gpus)": enough > 0,
-        "set update='lora'": config.update == "full" and fits(num_gpus, update="lora"),
-        "set is_checkpointing=true": not config.is_checkpointing and fits(num_gpus, is_checkpointing=True),
+        f"train on {enough} GPUs (machine.num_gpus)": enough,
+        "set update='lora'": config.update == "full" and fits(update="lora"),
+        "set is_checkpointing=true": not config.is_checkpointing and fits(is_checkpointing=True),
+        f"lower context_tokens to {context:,}" if context else "": context,
+        f"set machine.gpu={larger}": larger,
     }
-    return "".join(f"{remedy}, or " for remedy, is_enough in remedies.items() if is_enough)
+    named = [remedy for remedy, is_enough in remedies.items() if is_enough]
+    return ", or ".join(named) or "no single setting is enough: take more and larger GPUs"
 
 
 def _training_split(shape: ModelShape, room: float, config: PlanCommandConfig, num_gpus: int) -> TrainingMemory:
@@ -261,10 +270,14 @@ def _stretched_positions(config: PlanCommandConfig, shape: ModelShape) -> tuple[
     return Positions(config.model, longest, original, rope_type, factor, shape.num_heads, shape.num_kv_heads), factor
 
 
+def _mean_tokens(config: PlanCommandConfig) -> float:
+    episode = config.episode
+    return episode.opening_tokens + episode.num_turns * (episode.action_tokens + episode.observation_tokens)
+
+
 def episode_tokens(config: PlanCommandConfig) -> float:
     """Mean final length of an episode; `ConfigError` if it exceeds the context."""
-    episode = config.episode
-    length = episode.opening_tokens + episode.num_turns * (episode.action_tokens + episode.observation_tokens)
+    length = _mean_tokens(config)
     if length > config.context_tokens:
         raise ConfigError(
             f"an episode has {length:.0f} tokens on average, context_tokens={config.context_tokens}: "

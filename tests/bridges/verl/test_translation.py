@@ -74,6 +74,7 @@ REJECTED = [
     "rl.algorithm.compute.num_threads=1",
     "rl.algorithm.compute.micro_batch_tokens=512",
     "rollout.drain_timeout_s=5.0",
+    'rollout.agent={type="external", command=["agent"]}',
 ]
 
 

@@ -68,13 +68,14 @@ _NEUTRAL: dict[str, tuple[Any, str]] = {
     "rl.algorithm.compute.context_parallel": (1, "verl.sequence_parallel says it"),
     "rl.algorithm.compute.head_chunk_vocab": (65536, "verl cuts logits by positions only"),
     "rl.algorithm.compute.num_threads": (None, "verl's processes have the threads of their environment"),
+    "rollout.agent.type": ("pipeline", "external agents learn under our own learner"),
     "rollout.drain_timeout_s": (60.0, "Ctrl-C ends verl's processes at once"),
 } | {
     f"rollout.engine.{name}": (field.default, "it is the embedded engine's; verl.engine is 'vllm'")
     for name, field in EngineConfig.model_fields.items()
 }
 """Keys without a counterpart: the only value that fits verl, and why."""
-_ONE_LINE = ("rl.sampler", "rl.algorithm.demonstration", "rl.algorithm.loss", "rl.algorithm.kl")
+_ONE_LINE = ("rl.sampler", "rollout.agent", "rl.algorithm.demonstration", "rl.algorithm.loss", "rl.algorithm.kl")
 """Sections of which only ``type`` is named when it is rejected."""
 
 
