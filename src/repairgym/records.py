@@ -462,6 +462,8 @@ class Turn(Record):
     """Kind of error: ``format`` (environment-format error, masked by RFT), ``tool`` or empty."""
     action_span: tuple[int, int]
     """[start, end) of the action's tokens in the ledger."""
+    state: str = ""
+    """Digest of the state that the turn starts in (`agent/states.py`); empty: not recorded."""
     is_loop: bool = False
     """Action and observation equal those of the previous turns, often enough to make a loop."""
     generate_s: float = 0.0

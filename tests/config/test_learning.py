@@ -64,6 +64,7 @@ def test_another_loss_starts_from_its_own_defaults() -> None:
         (["advantage.type=gae"], "need each other"),
         (["loss.type=ppo", "advantage.type=gae", "negative_weight=0.3"], "sign of a trajectory's advantage"),
         (["loss.type=gspo", "kl.type=k1"], "one per sequence"),
+        (["loss.type=gspo", "advantage.type=state_value"], "one per sequence"),
         (["loss.type=grpo", "token_budget=100"], "denominator"),
         (["correction.type=mask", "correction.min_ratio=2.0"], "below and above 1"),
         (["loss.type=cispo", "loss.max_ratio=0.5"], "below and above 1"),

@@ -16,6 +16,7 @@ from repairgym.config.algorithms import (
     GroupAdvantageConfig,
     ReinforcePpAdvantageConfig,
     RlooAdvantageConfig,
+    StateValueAdvantageConfig,
 )
 from repairgym.learning.advantages import (
     ESTIMATORS,
@@ -72,6 +73,8 @@ RELATIVE: list[AdvantageConfig] = [
     RlooAdvantageConfig(),
     ReinforcePpAdvantageConfig(baseline="group_mean"),
     ReinforcePpAdvantageConfig(baseline="leave_one_out"),
+    StateValueAdvantageConfig(),
+    StateValueAdvantageConfig(is_own_counted=True),
 ]
 EVERY: list[AdvantageConfig] = [*RELATIVE, ReinforcePpAdvantageConfig(), GaeAdvantageConfig()]
 

@@ -62,6 +62,13 @@ def test_a_learned_token_without_sampling_log_prob_is_rejected(
     assert supervised_sample(broken).num_learned == 4
 
 
+def test_turns_may_have_advantages_of_their_own(trajectory: Trajectory) -> None:
+    sample = policy_sample(trajectory, np.array([0.5, -0.25]), is_error_masked=True)
+    assert np.asarray(sample.advantage).tolist() == [0, 0, 0, 0.5, 0.5, 0, 0, -0.25, -0.25]
+    assert sample.weight.tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 1], "the error is better than expected, so it is masked"
+    assert policy_sample(trajectory, np.array([-0.5, 0.25]), is_error_masked=True).num_learned == 4
+
+
 def test_a_policy_sample_knows_its_turns_and_its_trajectory(trajectory: Trajectory) -> None:
     sample = policy_sample(trajectory, 0.7, reward=0.5)
     assert sample.turn is not None

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -188,6 +190,23 @@ def test_a_newer_schema_is_refused(tmp_path):
         RunStore.open(path)
 
 
+def test_a_store_of_version_3_is_read_as_it_is_and_becomes_4_where_it_is_written(tmp_path, trajectory_maker):
+    path = tmp_path / "run.db"
+    with RunStore.create(path) as store:
+        store.add_trajectory(trajectory_maker(), phase="rl", step=1, split="train")
+    with sqlite3.connect(path) as connection:
+        document = json.loads(zlib.decompress(connection.execute("SELECT document FROM documents").fetchone()[0]))
+        for turn in document["turns"]:
+            del turn["state"]
+        connection.execute("UPDATE documents SET document = ?", (zlib.compress(json.dumps(document).encode()),))
+        connection.execute("PRAGMA user_version = 3")
+    for is_read_only, version in ((True, 3), (False, 4)):
+        with RunStore.open(path, is_read_only) as store:
+            assert {turn.state for turn in store.trajectory("t-1").turns} == {""}
+        with sqlite3.connect(path) as connection:
+            assert connection.execute("PRAGMA user_version").fetchone() == (version,)
+
+
 def test_a_store_killed_at_birth_opens(tmp_path):
     (tmp_path / "run.db").touch()
     with pytest.raises(InputError, match="open it once for writing"):
@@ -264,6 +283,7 @@ def test_invalid_trajectories_of_a_step_can_be_forgotten(store, trajectory_maker
 
 WRITER = """
 import sys
+import zlib
 from pathlib import Path
 import numpy as np
 from repairgym.ledger import TokenLedger

@@ -10,6 +10,7 @@ from repairgym.config.algorithms import (
     GatedDemonstrationConfig,
     KlConfig,
     PpoLossConfig,
+    StateValueAdvantageConfig,
     StepPenaltyConfig,
     TruncateCorrectionConfig,
 )
@@ -155,6 +156,16 @@ def test_the_loop_takes_other_algorithms_and_terms(tmp_path, open_run):
     assert metrics["correction/bounded_frac"] == 0.0
     assert "value/target_mean" in metrics
     assert RLLoop(run, RL.model_copy(update={"algorithm": dapo}), "sft").num_done == 1
+
+
+def test_the_loop_learns_by_state(tmp_path, open_run):
+    run = open_run(tmp_path)
+    teach(run, epochs=1)
+    algorithm = RL.algorithm.model_copy(update={"advantage": StateValueAdvantageConfig()})
+    metrics = next(RLLoop(run, RL.model_copy(update={"algorithm": algorithm}), "sft").iterations())
+    assert 0.0 <= metrics["credit/error_mass"] <= 1.0 - metrics["credit/edit_mass"]
+    assert 0.0 < metrics["credit/shared_turns"] <= 1.0
+    assert metrics["optim/num_steps"] >= 1.0
 
 
 def test_an_iteration_without_a_verdict_stops_and_is_sampled_again(tmp_path, open_run, make_pool):

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from repairgym.config.algorithms import DecayingDemonstrationConfig, GatedDemonstrationConfig
+from repairgym.config.algorithms import (
+    DecayingDemonstrationConfig,
+    GatedDemonstrationConfig,
+    StateValueAdvantageConfig,
+)
 from repairgym.config.learning import AlgorithmConfig
 from repairgym.errors import ConfigError, TaskError
 from repairgym.records import StopReason, Trajectory, VerdictKind
 from repairgym.rollout.store import RunStore
+from repairgym.training.credit import credit_metrics
 from repairgym.training.rollout_batch import (
     Demonstrations,
     Group,
@@ -93,6 +99,73 @@ def test_the_groups_of_most_spread_are_kept_in_their_order(make_group: Callable[
     assert [group.id for group in most_spread(groups, advantages, 0.67)[0]] == ["b", "d"]
     assert [group.id for group in most_spread(groups, advantages, 0.01)[0]] == ["b"]
     assert most_spread(groups, advantages, 0.67)[1] == [advantages[1], advantages[3]]
+
+
+# --- credit by state --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def visited(make_group: Callable[..., list[Trajectory]]) -> list[Group]:
+    """One group of three turns each (edit, test, submit): only the first edit is right; the last episode is invalid."""
+    members = make_group("a", [PASSED, FAILED, FAILED, INVALID])
+    states = [("start", "right", "right, tested"), ("start", "wrong", "wrong, tested"), ("start",) * 3, ("",) * 3]
+    return make_trajectory_groups(
+        [
+            replace(
+                member,
+                turns=tuple(
+                    turn.model_copy(update={"state": state}) for turn, state in zip(member.turns, known, strict=True)
+                ),
+            )
+            for member, known in zip(members, states, strict=True)
+        ]
+    )
+
+
+STATE_VALUE = StateValueAdvantageConfig(turn_lambda=0.0, is_own_counted=True)
+
+
+def test_credit_by_state_goes_to_the_turn_that_changes_the_value(visited: list[Group]) -> None:
+    config = AlgorithmConfig(advantage=STATE_VALUE, negative_weight=0.5)
+    samples = samples_of(visited, advantages_of(visited, config), config)
+    right, wrong = (1 + 1 / 3) / 2, (1 / 3) / 2
+    expected = [
+        [right - 1 / 3, 0.0, 1 - right],
+        [0.5 * (wrong - 1 / 3), 0.0, 0.5 * -wrong],
+        [0.0, 0.0, 0.5 * -1 / 3],
+    ]
+    for sample, turns in zip(samples, expected, strict=True):
+        advantage = np.asarray(sample.advantage)
+        assert advantage.dtype == np.float32
+        assert not advantage[sample.weight == 0].any()
+        for number, value in enumerate(turns):
+            assert advantage[sample.turn == number] == pytest.approx(value)
+
+
+def test_metrics_say_where_credit_goes(visited: list[Group]) -> None:
+    advantages = advantages_of(visited, AlgorithmConfig(advantage=STATE_VALUE))
+    sizes = np.zeros(3)
+    for member, turns in zip(visited[0].members, advantages[0].of_turns, strict=True):
+        lengths = [end - start for start, end in (turn.action_span for turn in member.turns)]
+        sizes += np.abs(turns) * lengths
+    metrics = credit_metrics(visited, advantages)
+    assert metrics["credit/edit_mass"] == pytest.approx(sizes[0] / sizes.sum())
+    assert metrics["credit/error_mass"] == 0.0
+    assert metrics["credit/shared_turns"] == pytest.approx(5 / 9)
+    assert metrics["credit/flipped_turns"] == 0.0
+    by_group = credit_metrics(visited, advantages_of(visited, AlgorithmConfig()))
+    assert by_group.keys() == {"credit/edit_mass", "credit/error_mass"}
+    # Tokens of a trajectory share its advantage, and all trajectories have equal actions.
+    assert by_group["credit/edit_mass"] == pytest.approx(lengths[0] / sum(lengths))
+    dropped = make_trajectory_groups(visited[0].members[1:3])
+    assert credit_metrics(dropped, advantages_of(dropped, AlgorithmConfig(advantage=STATE_VALUE))) == {}
+
+
+def test_episodes_without_states_have_no_credit_by_state(make_group: Callable[..., list[Trajectory]]) -> None:
+    groups = make_trajectory_groups(make_group("a", [PASSED, FAILED]))
+    with pytest.raises(ConfigError, match="2 of 2 episodes have none \\('a/0' first\\)"):
+        advantages_of(groups, AlgorithmConfig(advantage=STATE_VALUE))
+    assert not advantages_of(groups, AlgorithmConfig())[0].is_dropped
 
 
 # --- demonstrations ------------------------------------------------------------------------------------------------

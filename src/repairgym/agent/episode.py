@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from repairgym.agent.conversation import Completion, Conversation, InitialPrompt, cut_history
 from repairgym.agent.formats import Action, ActionFormat, ParseError
+from repairgym.agent.states import state_digest
 from repairgym.agent.tools.base import Observation, Tool, ToolContext, UsageError, tool_error
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.errors import PromptTooLongError, SandboxContentError
@@ -93,7 +94,7 @@ class LiveEpisode:
                 completion, generate_s = await self._query_policy(max_new_tokens(self._config, usage, num_tokens))
             except PromptTooLongError:
                 return StopReason.TOKEN_LIMIT
-            action, observation = await self._step(completion, generate_s)
+            action, observation = await self._step(completion, generate_s, prompt.text)
             usage.add_turn(completion, is_tool_call=isinstance(action, Action))
             if observation.is_final:
                 return StopReason.SUBMITTED
@@ -120,10 +121,13 @@ class LiveEpisode:
         self.durations_s["generate"] += elapsed
         return completion, elapsed
 
-    async def _step(self, completion: Completion, generate_s: float) -> tuple[Action | ParseError, Observation]:
-        """Execute the action of ``completion`` and record the turn."""
+    async def _step(
+        self, completion: Completion, generate_s: float, prompt: str
+    ) -> tuple[Action | ParseError, Observation]:
+        """Execute the action of ``completion`` and record the turn; ``prompt`` opened the attempt."""
         action = self._parse(completion)
         started = time.monotonic()
+        state = await state_digest(self.context, prompt)
         observation = await self._execute(action)
         if not observation.is_final:
             text = self._interface.finish(self.context, observation.text)
@@ -138,6 +142,7 @@ class LiveEpisode:
                 observation=observation.text,
                 error=observation.error,
                 action_span=completion.span,
+                state=state,
                 is_loop=is_loop(self.turns, completion.text, observation.text, self._config.loop_repeats),
                 generate_s=generate_s,
                 tool_s=elapsed,

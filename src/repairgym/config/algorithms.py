@@ -77,12 +77,32 @@ class GaeAdvantageConfig(Record):
     """Mean 0 and deviation 1 over the tokens of the iteration."""
 
 
+class StateValueAdvantageConfig(Record):
+    """GAE between turns, whose values are counted over the states that the members of a group visit (no value head).
+
+    After RTMC (arXiv 2604.11037), which counts state-action pairs; V(s) = (sum of R_j + k b) / (n + k) over the n
+    members that visit s, with the group's mean b as a prior of weight k. Equal states are equal `Turn.state`.
+    """
+
+    type: Literal["state_value"] = "state_value"
+    turn_lambda: float = Field(default=0.5, ge=0.0, le=1.0)
+    """0: a turn's advantage is the change of the value. 1: the reward less the value of the turn's state. Our choice
+    (ADR 058)."""
+    prior_weight: PositiveFloat = 1.0
+    """k. Our choice; RTMC has such a prior, and its number was not found."""
+    is_own_counted: bool = False
+    """Count a member's own reward in its values. False leaves it out, as RLOO (arXiv 2402.14740) does."""
+    group_weight: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the advantage of the whole episode, R - b, in that of each turn; 1 is RLOO or Dr. GRPO."""
+
+
 AdvantageConfig = Annotated[
     GroupAdvantageConfig
     | DrGrpoAdvantageConfig
     | RlooAdvantageConfig
     | ReinforcePpAdvantageConfig
-    | GaeAdvantageConfig,
+    | GaeAdvantageConfig
+    | StateValueAdvantageConfig,
     Field(discriminator="type"),
 ]
 

@@ -1,8 +1,8 @@
 """Advantages: how much better an episode, or a token, was than its baseline.
 
-Reads the outcomes of an iteration's groups; makes one advantage per member. Guarantees of every estimator: invalid
-members enter no mean and no deviation and get 0; a group that teaches nothing gets zeros and a reason; the order is
-kept. With R the valid rewards of a group:
+Reads the outcomes of an iteration's groups; makes one advantage per member or per turn. Guarantees of every estimator:
+invalid members enter no mean and no deviation and get 0; a group that teaches nothing gets zeros and a reason; the
+order is kept. With R the valid rewards of a group:
 
 ============  =========================================  ==========================================================
 name          A_i                                        source
@@ -13,6 +13,7 @@ rloo          R_i - mean of the other rewards            arXiv 2402.14740
 reinforce_pp  (b_i - mean(b)) / (std(b) + delta) over    arXiv 2501.03262
               all learned tokens of the iteration
 gae           A_t = d_t + g_t l_t A_{t+1} of each token  arXiv 1506.02438; on two levels: RAGEN, arXiv 2504.20073
+state_value   the same of each turn, values counted      after RTMC, arXiv 2604.11037; `state_values`
 ============  =========================================  ==========================================================
 
 To add an estimator: a function, a member of `config.algorithms.AdvantageConfig`, a line in `ESTIMATORS`; the
@@ -33,7 +34,9 @@ from repairgym.config.algorithms import (
     GroupAdvantageConfig,
     ReinforcePpAdvantageConfig,
     RlooAdvantageConfig,
+    StateValueAdvantageConfig,
 )
+from repairgym.learning.state_values import state_values
 
 DropReason = Literal["", "too_few_valid", "equal_rewards"]
 
@@ -46,6 +49,8 @@ class Outcome:
     """None for an invalid verdict."""
     num_tokens: int = 1
     """Its learned tokens; only means over the tokens of an iteration read it."""
+    states: tuple[str, ...] = ()
+    """`Turn.state` of its turns; only values of states read it."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +60,18 @@ class GroupAdvantages:
     values: tuple[float, ...]
     drop_reason: DropReason
     """The reason why the group teaches nothing; empty if it does."""
+    of_turns: tuple[tuple[float, ...], ...] = ()
+    """Advantages of each member's turns, where the estimator tells them apart; they replace ``values``, which are then
+    each member's reward less the value of its first state."""
 
     @property
     def is_dropped(self) -> bool:
         """True when every advantage is 0."""
         return self.drop_reason != ""
+
+    def of_members(self) -> list[float | np.ndarray]:
+        """Return each member's advantage: one number, or [turns] where turns have their own."""
+        return [np.array(turns) for turns in self.of_turns] if self.of_turns else list(self.values)
 
 
 Estimator = Callable[[Sequence[Sequence[Outcome]], Any], list[GroupAdvantages]]
@@ -128,6 +140,48 @@ def estimate_gae(groups: Sequence[Sequence[Outcome]], config: GaeAdvantageConfig
     ]
 
 
+def estimate_state_value(
+    groups: Sequence[Sequence[Outcome]], config: StateValueAdvantageConfig
+) -> list[GroupAdvantages]:
+    """GAE over the turns of each member with counted values; groups are dropped as by `group_advantages`.
+
+    Without a trace and mixing A_t = V(s_{t+1}) - V(s_t), and R - V(s_t) for the last turn: they sum to R - V(s_0).
+    """
+    return [_state_value_advantages(group, config) for group in groups]
+
+
+def _state_value_advantages(group: Sequence[Outcome], config: StateValueAdvantageConfig) -> GroupAdvantages:
+    relative = relative_to_group(_rewards_of(group), minus_mean if config.is_own_counted else _minus_mean_of_others)
+    if relative.is_dropped:
+        return relative
+    values = iter(
+        state_values(
+            [outcome.states for outcome in group if outcome.reward is not None],
+            [outcome.reward for outcome in group if outcome.reward is not None],
+            prior_weight=config.prior_weight,
+            is_own_counted=config.is_own_counted,
+        )
+    )
+    of_turns, totals = [], []
+    for outcome, whole in zip(group, relative.values, strict=True):
+        value = np.zeros(len(outcome.states)) if outcome.reward is None else next(values)
+        if outcome.reward is None or not len(value):
+            of_turns.append((0.0,) * len(value))
+            totals.append(whole)
+            continue
+        advantage = _turn_advantages(value, outcome.reward, config.turn_lambda)
+        mixed = (1.0 - config.group_weight) * advantage + config.group_weight * whole
+        of_turns.append(tuple(mixed.tolist()))
+        totals.append(outcome.reward - float(value[0]))
+    return GroupAdvantages(tuple(totals), "", tuple(of_turns))
+
+
+def _turn_advantages(value: np.ndarray, reward: float, turn_lambda: float) -> np.ndarray:
+    rewards = np.zeros(len(value))
+    rewards[-1] = reward
+    return token_advantages(value, rewards, np.arange(len(value)), GaeAdvantageConfig(turn_lambda=turn_lambda))
+
+
 def token_advantages(value: np.ndarray, reward: np.ndarray, turn: np.ndarray, config: GaeAdvantageConfig) -> np.ndarray:
     """Generalized advantage estimation over the action tokens of one trajectory, on two levels.
 
@@ -159,6 +213,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "rloo": estimate_rloo,
     "reinforce_pp": estimate_reinforce_pp,
     "gae": estimate_gae,
+    "state_value": estimate_state_value,
 }
 
 

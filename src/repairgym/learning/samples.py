@@ -5,7 +5,7 @@ token is never learned; in a policy sample every learned token has the log-proba
 was sampled once is learned once, also where histories fork; tokens are left out, never encoded again.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -91,30 +91,39 @@ def text_sample(token_ids: Sequence[int]) -> Sample:
 def supervised_sample(trajectory: Trajectory, *, is_format_error_masked: bool = False) -> Sample:
     """Make a sample to imitate; ``is_format_error_masked`` leaves out format errors (paper B, section 4.2)."""
     ledger = trajectory.ledger
-    weight = _action_weight(trajectory, {"format"} if is_format_error_masked else set())
+    weight = _action_weight(
+        trajectory, [turn.error == "format" and is_format_error_masked for turn in trajectory.turns]
+    )
     return Sample(ledger.token_id, weight, np.zeros(len(ledger), dtype=np.float32), group_id=trajectory.group_id)
 
 
 def policy_sample(
-    trajectory: Trajectory, advantage: float, *, reward: float = 0.0, is_error_masked: bool = False
+    trajectory: Trajectory, advantage: float | np.ndarray, *, reward: float = 0.0, is_error_masked: bool = False
 ) -> Sample:
     """Make a sample for a policy gradient; a value head learns from ``reward`` instead of ``advantage``.
 
-    ``is_error_masked`` leaves out turns that ended in an error where the advantage is positive. `ValueError` if an
-    action token has no log-probability of the sampling policy.
+    ``advantage`` is of the trajectory or, [turns], of each turn. ``is_error_masked`` leaves out turns that ended in an
+    error where the advantage is positive. `ValueError` if an action token has no log-probability of the sampling
+    policy.
     """
-    ledger = trajectory.ledger
-    weight = _action_weight(trajectory, ERRORS if is_error_masked and advantage > 0 else set())
+    ledger, turns = trajectory.ledger, trajectory.turns
+    is_positive = np.broadcast_to(np.asarray(advantage) > 0, len(turns))
+    is_masked = [
+        is_error_masked and turn.error in ERRORS and better for turn, better in zip(turns, is_positive, strict=True)
+    ]
+    weight = _action_weight(trajectory, is_masked)
     _check_log_probs(trajectory.id, ledger, weight)
     old = np.where(weight > 0, ledger.log_prob, np.float32(0.0)).astype(np.float32)
+    turn = _turn_index(len(ledger), turns)
     return Sample(
         ledger.token_id,
         weight,
         old,
-        advantage,
+        # The last entry is that of tokens outside of turns, whose index is -1.
+        np.append(advantage, 0.0).astype(np.float32)[turn] if isinstance(advantage, np.ndarray) else advantage,
         trajectory.group_id,
         trajectory_id=trajectory.id,
-        turn=_turn_index(len(ledger), trajectory.turns),
+        turn=turn,
         reward=reward,
     )
 
@@ -139,10 +148,10 @@ def _turn_index(num_tokens: int, turns: Sequence[Turn]) -> np.ndarray:
     return index
 
 
-def _action_weight(trajectory: Trajectory, masked_errors: Set[str]) -> np.ndarray:
+def _action_weight(trajectory: Trajectory, is_masked: Sequence[bool]) -> np.ndarray:
     weight = trajectory.ledger.is_action.astype(np.float32)
-    for turn in trajectory.turns:
-        if turn.error in masked_errors:
+    for turn, is_left_out in zip(trajectory.turns, is_masked, strict=True):
+        if is_left_out:
             weight[turn.action_span[0] : turn.action_span[1]] = 0.0
     weight[:1] = 0.0
     return weight

@@ -19,8 +19,10 @@ from repairgym.errors import DiskFullError, InputError
 APPLICATION_ID = 0x5247594D
 """``RGYM`` in ASCII, in ``PRAGMA application_id``: distinguishes a run store from any other SQLite file."""
 _UNRELEASED_APPLICATION_ID = 0x4D454E44
-SCHEMA_VERSION = 3
-"""In ``PRAGMA user_version``; 1 and 2 were never released."""
+SCHEMA_VERSION = 4
+"""In ``PRAGMA user_version``. 1 and 2 were never released. Version 3 has the same tables, but turns without a state
+(`Turn.state`): it is read as it is, and becomes version 4 where it is opened for writing."""
+_OLDEST_VERSION = 3
 _TABLES = (
     """CREATE TABLE groups (
         id TEXT NOT NULL, phase TEXT NOT NULL, step INTEGER NOT NULL, task_id TEXT NOT NULL,
@@ -57,7 +59,7 @@ def check_schema(connection: sqlite3.Connection, path: object) -> bool:
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if not version and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         return False
-    if application == _UNRELEASED_APPLICATION_ID or (application == APPLICATION_ID and version < SCHEMA_VERSION):
+    if application == _UNRELEASED_APPLICATION_ID or (application == APPLICATION_ID and version < _OLDEST_VERSION):
         raise InputError(f"{path}: this run folder was written by an earlier, unreleased version; start a new run")
     if application != APPLICATION_ID:
         raise InputError(
@@ -175,6 +177,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, is_read_only: bool) -> 
     connection.execute("PRAGMA journal_mode = WAL")
     if not has_tables:
         _make_tables(connection)
+    elif connection.execute("PRAGMA user_version").fetchone()[0] != SCHEMA_VERSION:
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def _as_repairgym_error(error: sqlite3.OperationalError, path: Path) -> Exception:

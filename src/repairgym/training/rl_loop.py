@@ -22,6 +22,7 @@ from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.names import RL, VALIDATION, eval_phase
 from repairgym.training.alarms import check_alarms
 from repairgym.training.asynchronous import BackgroundUpdates, WeightVersions
+from repairgym.training.credit import credit_metrics
 from repairgym.training.evaluate import evaluate, validation_metrics
 from repairgym.training.group_sampling import GroupSampler, describe_signal
 from repairgym.training.rollout_batch import (
@@ -116,6 +117,7 @@ class RLLoop:
             # Older weights: this is the change of the policy since, not a difference of sampler and learner.
             metrics["policy/stale_log_prob_gap"] = metrics.pop("policy/log_prob_gap")
         metrics |= overlong_metrics(batch.trajectories, self._config.algorithm)
+        metrics |= credit_metrics(batch.groups, batch.advantages)
         metrics |= {"time/rollout_s": batch.rollout_s, "time/update_s": time.monotonic() - started}
         self._run.store.add_metrics(self.phase, batch.step, metrics)
         check_alarms(self._run.store, self.phase, self._alarms, self._run.progress)

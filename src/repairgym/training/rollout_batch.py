@@ -11,8 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from repairgym.agent.tools.roles import is_blind_submit
-from repairgym.config.algorithms import DecayingDemonstrationConfig, DemonstrationConfig, GatedDemonstrationConfig
+from repairgym.config.algorithms import (
+    DecayingDemonstrationConfig,
+    DemonstrationConfig,
+    GatedDemonstrationConfig,
+    StateValueAdvantageConfig,
+)
 from repairgym.config.learning import AlgorithmConfig
 from repairgym.errors import ConfigError, TaskError
 from repairgym.learning.advantages import GroupAdvantages, Outcome, estimate_advantages
@@ -98,18 +105,37 @@ def make_trajectory_groups(
 
 
 def advantages_of(groups: Sequence[Group], config: AlgorithmConfig) -> list[GroupAdvantages]:
-    """Return the advantages of all groups; ``overlong="drop"`` leaves out over-long members like invalid ones."""
+    """Return the advantages of all groups; ``overlong="drop"`` leaves out over-long members like invalid ones.
+
+    Raises:
+        ConfigError: the estimator compares states of turns, and turns have none.
+    """
+    has_states = isinstance(config.advantage, StateValueAdvantageConfig)
+    if has_states:
+        _check_states(groups)
     outcomes = [
         [
             Outcome(
                 None if config.overlong == "drop" and member.stop_reason in OVERLONG else reward,
                 int(member.ledger.is_action.sum()),
+                tuple(turn.state for turn in member.turns) if has_states else (),
             )
             for member, reward in zip(group.members, group.rewards, strict=True)
         ]
         for group in groups
     ]
     return estimate_advantages(outcomes, config.advantage)
+
+
+def _check_states(groups: Sequence[Group]) -> None:
+    members = [member for group in groups for member in group.members if member.verdict.is_valid]
+    without = [member.id for member in members if any(not turn.state for turn in member.turns)]
+    if without:
+        raise ConfigError(
+            f"advantage.type='state_value' compares the states in which turns start, and {len(without)} of "
+            f"{len(members)} episodes have none ({without[0]!r} first): an earlier version stored them, or they were "
+            "imported. Sample them again in a new run, or choose advantage.type='group'"
+        )
 
 
 def samples_of(groups: Sequence[Group], advantages: Sequence[GroupAdvantages], config: AlgorithmConfig) -> list[Sample]:
@@ -120,16 +146,22 @@ def samples_of(groups: Sequence[Group], advantages: Sequence[GroupAdvantages], c
     return [
         policy_sample(
             history,
-            value if value > 0 else config.negative_weight * value,
+            _weighted(value, config.negative_weight),
             reward=reward,
             is_error_masked=config.is_error_masked,
         )
         for group, advantage in zip(groups, advantages, strict=True)
         if not advantage.is_dropped
-        for member, reward, value in zip(group.members, group.rewards, advantage.values, strict=True)
+        for member, reward, value in zip(group.members, group.rewards, advantage.of_members(), strict=True)
         if reward is not None and (config.overlong == "penalize" or member.stop_reason not in OVERLONG)
         for history in split_histories(member)
     ]
+
+
+def _weighted(advantage: float | np.ndarray, negative_weight: float) -> float | np.ndarray:
+    if isinstance(advantage, np.ndarray):
+        return np.where(advantage > 0, advantage, negative_weight * advantage)
+    return advantage if advantage > 0 else negative_weight * advantage
 
 
 def most_spread(

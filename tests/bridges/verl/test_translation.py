@@ -66,6 +66,7 @@ REJECTED = [
     'rl.algorithm.kl.type="k1"',
     'rl.algorithm.loss.denominator="turn"',
     "rl.algorithm.advantage.delta=1e-3",
+    'rl.algorithm.advantage.type="state_value"',
     'rl.algorithm.optimizer.type="muon"',
     'rl.algorithm.optimizer.schedule="linear"',
     "rl.algorithm.optimizer.num_warmup_steps=3",

@@ -50,6 +50,8 @@ class ToolContext:
     """(path, text before the edit), newest last."""
     num_test_runs: int = 0
     last_run: TestRun | None = None
+    tested_files: str = ""
+    """Digest of the changes that `last_run` tested; empty: none."""
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,7 @@ class ValidateAndBuildTool(Tool[NoArguments]):
             return tool_error(f"{TIMEOUT_MARK}: the build did not end within {config.command_timeout_s:g} s")
         context.num_test_runs += outcome.run is not None
         context.last_run = outcome.run or context.last_run
+        context.tested_files = context.workspace.state_digest() if outcome.run else context.tested_files
         text = describe_outcome(outcome, context.task.visible_tests, config.max_observation_chars)
         return Observation(text=text, is_final=outcome.error is None and bool(context.workspace.changes))
 
@@ -127,14 +128,15 @@ class RunTestsTool(Tool[NoArguments]):
         """Run the visible tests on the current state."""
         task = context.task
         request = task_request(task, task.visible_tests)
-        key = (task.id, context.workspace.state_digest(), request.digest())
+        files = context.workspace.state_digest()
+        key = (task.id, files, request.digest())
 
         async def execute() -> TestRun:
             return await (await context.workspace.sandbox()).run_tests(request)
 
         run = await self.services.cache.get_or_run(key, execute)
         context.num_test_runs += 1
-        context.last_run = run
+        context.last_run, context.tested_files = run, files
         return Observation(text=describe_run(run, task.visible_tests))
 
 

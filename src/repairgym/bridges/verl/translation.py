@@ -179,6 +179,7 @@ _CHECKS: tuple[tuple[str, Callable[[Any, FlatConfig], str]], ...] = (
     ("rl.algorithm.loss.denominator", _check_denominator),
     ("rl.algorithm.overlong", _check_overlong),
     ("rl.algorithm.advantage.type", _reject("gae", _NO_CRITIC)),
+    ("rl.algorithm.advantage.type", _reject("state_value", "verl has one advantage per episode")),
     ("rl.algorithm.advantage.baseline", _reject("leave_one_out", "verl has the mean of the group, or none")),
     ("rl.algorithm.advantage.delta", lambda value, _: "" if value == _DELTA else f"verl's is {_DELTA}"),
     ("rl.algorithm.kl.type", _reject("k1", "verl takes k1 from the reward, ours from each token's advantage")),
