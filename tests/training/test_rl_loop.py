@@ -160,8 +160,8 @@ def test_the_loop_takes_other_algorithms_and_terms(tmp_path, open_run):
 
 def test_the_loop_learns_by_state(tmp_path, open_run):
     run = open_run(tmp_path)
-    teach(run, epochs=1)
-    algorithm = RL.algorithm.model_copy(update={"advantage": StateValueAdvantageConfig()})
+    teach(run)
+    algorithm = RL.algorithm.model_copy(update={"advantage": StateValueAdvantageConfig(), "group_size": 8})
     metrics = next(RLLoop(run, RL.model_copy(update={"algorithm": algorithm}), "sft").iterations())
     assert 0.0 <= metrics["credit/error_mass"] <= 1.0 - metrics["credit/edit_mass"]
     assert 0.0 < metrics["credit/shared_turns"] <= 1.0
