@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.config.tasks import TasksConfig
+from repairgym.config.tasks import ReleaseConfig, TasksConfig
 from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.layers.catalogue import Package, load_catalogue
 from repairgym.tasks.layers.environments import lock_name, resolve_lock
@@ -51,7 +51,7 @@ async def make_pair(package: Package, settings: TasksConfig, base: str, gold: st
 @pytest.mark.asyncio
 async def test_sqlparse_splits_into_its_five_entries() -> None:
     (package,) = load_catalogue().select(("sqlparse",))
-    _, made = await make_pair(package, config(), "0.5.0", "0.5.1")
+    _, made = await make_pair(package, config(releases=ReleaseConfig(kinds=())), "0.5.0", "0.5.1")
     assert {task.labels["issue_source"] for task in made.tasks} == {"changelog"}
     found = {number for task in made.tasks for number in ("772", "784", "782", "532", "783") if number in task.issue}
     assert (len(made.tasks), len(found)) == (5, 5)
@@ -61,7 +61,7 @@ async def test_sqlparse_splits_into_its_five_entries() -> None:
 @pytest.mark.asyncio
 async def test_cachetools_splits_into_three() -> None:
     (package,) = load_catalogue().select(("cachetools",))
-    _, made = await make_pair(package, config(), "5.3.3", "5.4.0")
+    _, made = await make_pair(package, config(releases=ReleaseConfig(kinds=())), "5.3.3", "5.4.0")
     assert sorted(len(task.fail_to_pass) for task in made.tasks) == [1, 3, 16]
     issues = " ".join(task.issue for task in made.tasks)
     assert all(name in issues for name in ("MRUCache", "mru_cache", "typedmethodkey"))

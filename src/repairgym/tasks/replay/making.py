@@ -1,8 +1,9 @@
 """Make the oracle of a task: record its tests on gold, replay them on gold, on the broken code and on variants of gold.
 
 Reads a task and its layers; makes an `Oracle`. Guarantees: recordings run in a sandbox with the tests, replays in fresh
-ones without any test file; the scripts and their draws follow from the task; wide scripts stay within a bound. A
-failure of a sandbox is an error (`SandboxError`), everything else is a smaller oracle.
+ones without any test file; the scripts follow from the task, and so does which of them tell which variant, but for
+variants that do not end within a bound of processor time; wide scripts stay within a bound. A failure of a sandbox is
+an error (`SandboxError`), everything else is a smaller oracle.
 """
 
 import asyncio
