@@ -65,7 +65,7 @@ def is_script(name: str) -> bool:
     if "/" in name or Path(name).is_dir():
         return False
     from repairgym.agent.scripted import find_script
-    from repairgym.serving.scripts import SHELL_SCRIPTS
+    from repairgym.config.agent import SHELL_SCRIPTS
 
     return find_script(name) is not None or name in SHELL_SCRIPTS
 

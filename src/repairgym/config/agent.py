@@ -16,6 +16,10 @@ _USED = frozenset({
 })  # fmt: skip
 
 
+SHELL_SCRIPTS = ("shell-oracle", "shell-submit")
+"""Scripts for other people's agents: the repair by shell commands, and immediate submission."""
+
+
 class PipelineAgentConfig(Record):
     """The episode loop of `rollout.pipeline`."""
 

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from repairgym.agent.scripted import ScriptedPolicy
-from repairgym.config.agent import ExternalAgentConfig
+from repairgym.config.agent import SHELL_SCRIPTS, ExternalAgentConfig
 from repairgym.config.models import EndpointConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError
@@ -23,7 +23,7 @@ from repairgym.inference.vllm.policy import VllmPolicy
 from repairgym.inference.vllm.server import TokenServer
 from repairgym.inference.vllm.weights import Lineage
 from repairgym.rollout.jobs import PolicyRef, ServerProtocol
-from repairgym.serving.scripts import SHELL_SCRIPTS, ShellPolicy
+from repairgym.serving.scripts import ShellPolicy
 
 
 class PolicyCache:

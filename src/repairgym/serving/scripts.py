@@ -11,7 +11,7 @@ from typing import Any
 
 from repairgym.agent.pipelines.base import Pipeline
 from repairgym.agent.scripted import SCRIPTS
-from repairgym.config.agent import ShellScriptConfig
+from repairgym.config.agent import SHELL_SCRIPTS, ShellScriptConfig
 from repairgym.errors import ConfigError
 from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.chat_template import Message
@@ -21,8 +21,6 @@ from repairgym.records import Task
 from repairgym.serving.models import Answer
 from repairgym.serving.records import RequestError
 
-SHELL_SCRIPTS = ("shell-oracle", "shell-submit")
-"""For other people's agents: the repair by shell commands, and immediate submission."""
 _COMMAND_ARGUMENTS = ("command", "cmd", "script")
 
 

@@ -2,7 +2,6 @@
 
 import os
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,20 +42,6 @@ def verified(data, key=KEY, size=7):
 
 def test_written_records_are_read():
     assert verified(written(RECORDS)) == (RECORDS, 0)
-
-
-def test_a_record_that_waits_is_written_with_the_next_one():
-    read, write = os.pipe()
-    os.set_blocking(read, False)
-    sign = wire.record_writer(KEY, write)
-    sign(RECORDS[0], waits=True)
-    with pytest.raises(BlockingIOError):
-        os.read(read, 1)
-    sign(RECORDS[1])
-    sign(RECORDS[2])
-    os.close(write)
-    with open(read, "rb") as file:
-        assert verified(file.read()) == (RECORDS, 0)
 
 
 def test_lines_without_the_key_are_forged():

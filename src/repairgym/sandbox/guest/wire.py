@@ -125,23 +125,19 @@ def record_writer(
     write: Callable[[int, bytes], int] = os.write,
     blake: Any = hashlib.blake2b,
     signature: Callable[[bytes, int, bytes, Any], bytes] = _signature,
-) -> Callable[..., None]:
+) -> Callable[[Header], None]:
     """Return a function that signs a record and writes it to ``record_fd``; an empty key is valid (warm-up).
 
-    A record that ``waits`` is written with the next one that does not.
     Default arguments bind its functions when this module is loaded, so code that later replaces ``json.dumps`` or
     ``os.write`` changes nothing here.
     """
-    key, number, waiting = bytes.fromhex(key_hex), 0, b""
+    key, number = bytes.fromhex(key_hex), 0
 
-    def sign_and_write(record: Header, waits: bool = False) -> None:
-        nonlocal number, waiting
+    def sign_and_write(record: Header) -> None:
+        nonlocal number
         body = dumps(record).encode()
-        data = waiting + signature(key, number, body, blake) + b" " + body + b"\n"
+        data = signature(key, number, body, blake) + b" " + body + b"\n"
         number += 1
-        waiting = data if waits else b""
-        if waits:
-            return
         while data:
             data = data[write(record_fd, data) :]
 

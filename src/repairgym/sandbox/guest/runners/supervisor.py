@@ -66,14 +66,9 @@ class Link:
         self._sign_and_write = record_writer(key_hex, fd)
 
     def write(self, record: Header) -> None:
-        """Write a record; a child that a test forked and that returned into the runner writes nothing.
-
-        A passed setup or teardown waits for the next record, the start of the next test at the latest: each write wakes
-        the supervisor, and nothing is gained by changing what says that nothing failed.
-        """
+        """Write a record; a child that a test forked and that returned into the runner writes nothing."""
         if _getpid() == self._pid:
-            waits = record.get("phase") in ("setup", "teardown") and record.get("outcome") == "passed"
-            self._sign_and_write(record, waits)
+            self._sign_and_write(record)
 
     def fetch(self, test_id: str) -> List[Tuple[int, str, CodeType]]:
         """Ask for the code of a test that starts: (first line, name, code) of each function of its name."""
