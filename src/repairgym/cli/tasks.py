@@ -16,6 +16,7 @@ from repairgym.cli.arguments import open_stored
 from repairgym.cli.display import ProgressDisplay
 from repairgym.cli.options import Config, DryRun, Overrides, Preset, TaskFolder, configured, resolve
 from repairgym.cli.task_adding import add
+from repairgym.cli.task_aged import aged
 from repairgym.cli.task_audit import audit, strengthen
 from repairgym.cli.task_backtest import backtest
 from repairgym.cli.task_describing import describe
@@ -45,6 +46,7 @@ app = typer.Typer(
 )
 
 app.command()(add)
+app.command()(aged)
 app.command("import")(import_tasks)
 app.command("export")(export_tasks)
 app.command()(checkout)

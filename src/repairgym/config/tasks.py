@@ -4,6 +4,7 @@ Filters have the papers' values where a paper gives one. Paper B: arXiv 2508.035
 2). Paper A: arXiv 2510.22075 (pinning, build time, splits).
 """
 
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -97,12 +98,9 @@ class HistoryConfig(PairConfig):
     """Test files that run per commit: the changed files and, up to this number, others."""
 
 
-class BreakageConfig(Record):
-    """Bounds of the `breakages` source."""
+class VersionSearchConfig(Record):
+    """Bounds of the search for older versions that repair an aged release."""
 
-    num_per_package: int = Field(8, ge=1)
-    num_tries: int = Field(24, ge=0)
-    """Most settings edits run per package; 0: only breakages by newer dependencies (``aged`` in the catalogue)."""
     num_suspects: int = Field(3, ge=1)
     """Requirements tried in older versions for one failure, those named by it first."""
     num_older_series: int = Field(9, ge=1, le=9)
@@ -113,6 +111,14 @@ class BreakageConfig(Record):
     """Most runs of the check in the search for one aged release."""
     max_build_s: float = Field(100.0, gt=0)
     """Bound on a build with its tests (paper A, section A3: initial builds under 100 s)."""
+
+
+class BreakageConfig(VersionSearchConfig):
+    """Bounds of the `breakages` source."""
+
+    num_per_package: int = Field(8, ge=1)
+    num_tries: int = Field(24, ge=0)
+    """Most settings edits run per package; 0: only breakages by newer dependencies (``aged`` in the catalogue)."""
 
 
 class TasksConfig(Record):
@@ -147,6 +153,30 @@ class TasksConfig(Record):
     """Concurrent sandboxes of one process."""
     sandbox: SandboxConfig = SandboxConfig()
     layers: LayersConfig = LayersConfig()
+
+
+class AgedConfig(Record):
+    """A scan of aged releases with today's dependencies."""
+
+    packages: tuple[str, ...] = ()
+    """Names on the index; required."""
+    num_releases: int = Field(4, ge=1)
+    """Most releases per package, spread over the last ones of each series (major and minor version)."""
+    split: Split = "train"
+    """Split of all tasks; a package of the shipped catalogue keeps its own."""
+    search: VersionSearchConfig = VersionSearchConfig()
+    num_certificate_runs: int = Field(3, ge=1)
+    """Empty runs and gold runs per task."""
+    num_workers: int = Field(0, ge=0)
+    """Processes, one release each; 0: one per core."""
+    sandbox: SandboxConfig = SandboxConfig()
+    layers: LayersConfig = LayersConfig()
+
+    def as_build(self, catalogue: Path) -> TasksConfig:
+        """Return the build of the aged releases in ``catalogue``."""
+        shared = {name: getattr(self, name) for name in ("num_certificate_runs", "num_workers", "sandbox", "layers")}
+        breakages = BreakageConfig(num_tries=0, **self.search.model_dump())
+        return TasksConfig(sources=("breakages",), catalogue=str(catalogue), breakages=breakages, **shared)
 
 
 class ImportedConfig(Record):

@@ -61,6 +61,10 @@ _REQUIREMENT_FILES = (
 _STRING = re.compile(r"[\"']([A-Za-z0-9][\w.\-]*(?:\[[\w,\- ]+\])?\s*(?:[<>=!~][^\"']*)?)[\"']")
 
 
+OWN_REQUIREMENT = "the package requires it"
+"""Reason of a requirement that the package itself declares."""
+
+
 @dataclass(frozen=True)
 class Requirements:
     """Distributions that the tests need beyond pytest."""
@@ -76,7 +80,7 @@ def find_requirements(tree: Path, name: str, layout: Layout, test_files: Iterabl
     declared = declared_names(tree)
     chosen: dict[str, tuple[str, str]] = {}
     for requirement in _usable(runtime_requirements(tree)):
-        chosen.setdefault(canonicalize_name(requirement.name), (_short(requirement), "the package requires it"))
+        chosen.setdefault(canonicalize_name(requirement.name), (_short(requirement), OWN_REQUIREMENT))
     files = [tree / path for path in test_files]
     support = [path for folder in {file.parent for file in files} for path in folder.glob("*.py")]
     readable = sorted({*files, *support, *(tree / "conftest.py",) * (tree / "conftest.py").is_file()})

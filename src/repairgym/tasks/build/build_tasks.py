@@ -77,7 +77,7 @@ class Job:
 
     def key(self, config: TasksConfig) -> str:
         """Digest of every influence on the unit's tasks."""
-        is_locked_later = isinstance(self.package, Repository)
+        is_locked_later = isinstance(self.package, Repository) or bool(self.package.aged)
         lock = "" if is_locked_later else read_lock(self.package.requirements, config.locks)
         parts = [UNIT_FORMAT, self.quota, config.seed, self.package.digest(), lock, tool_versions()["python"]]
         parts += [self.part] if self.part else []

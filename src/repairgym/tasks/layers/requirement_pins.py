@@ -43,12 +43,19 @@ _KEYS: Mapping[Place, tuple[tuple[str, str, str], ...]] = {
         ("setup.py", "", "install_requires"),
     ),
 }
+_SETUP_REQUIRES = (("setup.cfg", "options"), ("setup.py", ""))
 _STRING = re.compile(r"(?P<quote>[\"'])(?P<text>[^\"'\n]+)(?P=quote)")
 
 
 def build_requirements(tree: Path) -> tuple[str, ...]:
     """Return ``[build-system] requires`` of ``tree``, or its default."""
     return tuple(read_settings(tree).get("build-system", {}).get("requires", DEFAULT_BUILD_REQUIREMENTS))
+
+
+def setup_requirements(tree: Path) -> tuple[str, ...]:
+    """Return ``setup_requires`` of ``tree``: what its setup asks for in addition to `build_requirements`."""
+    listed = (_listed(tree / path, section, "setup_requires") for path, section in _SETUP_REQUIRES)
+    return tuple(str(requirement) for requirements in listed for requirement in requirements)
 
 
 def runtime_requirements(tree: Path) -> tuple[str, ...]:

@@ -33,7 +33,13 @@ from repairgym.tasks.layers.environments import (
     with_wheelhouse,
 )
 from repairgym.tasks.layers.package_index import PackageIndex
-from repairgym.tasks.layers.requirement_pins import Place, bound_edit, build_requirements, runtime_requirements
+from repairgym.tasks.layers.requirement_pins import (
+    Place,
+    bound_edit,
+    build_requirements,
+    runtime_requirements,
+    setup_requirements,
+)
 from repairgym.tasks.layers.store import tree_with_files
 from repairgym.tasks.sources.base import BuildContext, Drop
 from repairgym.tasks.sources.build_checks import WHEEL_TEST, build_request, build_task
@@ -110,7 +116,8 @@ class AgedRelease:
         plain = context.store.tree(sdist)
         files = {path: check_text(path) for path in (BUILD_TEST, DEPENDENCY_TEST)}
         files[SUITE_FILE] = _suite_text(package, package.test_files(plain))
-        declared = {*package.requirements, *build_requirements(plain), *runtime_requirements(plain)}
+        needed = (build_requirements(plain), setup_requirements(plain), runtime_requirements(plain))
+        declared = {*package.requirements, *(text for texts in needed for text in texts)}
         requirements = tuple(sorted(declared))
         lock = resolve_lock(requirements)
         _, spec = context.pinned_tree(lock, tree_with_files(context.store, sdist, files))

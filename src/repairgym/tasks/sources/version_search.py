@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, get_args
 
 from packaging.version import Version
 
-from repairgym.config.tasks import BreakageConfig
+from repairgym.config.tasks import VersionSearchConfig
 from repairgym.tasks.layers.requirement_pins import Place, bound_edit
 from repairgym.tasks.sources.build_checks import WHEEL_TEST
 
@@ -97,7 +97,7 @@ class VersionSearch:
     release: TrialRelease
     first: Failures
     """Failures with the newest versions."""
-    config: BreakageConfig
+    config: VersionSearchConfig
     num_runs: int = 0
     seen: set[str] = field(default_factory=set)
     """Failures that the search has followed."""
