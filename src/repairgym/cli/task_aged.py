@@ -30,7 +30,7 @@ CATALOGUE_FILE = "catalogue.toml"
 def aged(folder: TaskFolder, config: AgedConfig) -> None:
     """Test old releases of packages with today's dependencies, and make tasks of those that older versions repair.
 
-    Writes FOLDER/catalogue.toml and certified tasks. A release that is done is not tried again: the same command resumes.
+    Writes FOLDER/catalogue.toml and certified tasks. The same command resumes after the releases that are done.
 
     Example: repairgym tasks aged aged packages=flask-restful,webtest num_releases=4
     """
@@ -107,5 +107,5 @@ def _print(store: TaskStore, left_out: dict[str, str]) -> None:
 
 
 def _row(name: str, counts: Counter[str]) -> tuple[str, str, str, str]:
-    others = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in counts.most_common() if reason != "kept")
-    return name, str(counts.total()), str(counts["kept"]), others
+    others = [f"{count} {reason.replace('_', ' ')}" for reason, count in counts.most_common() if reason != "kept"]
+    return name, str(counts.total()), str(counts["kept"]), ", ".join(others)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from packaging.version import Version
 
-from repairgym.config.tasks import BreakageConfig
+from repairgym.config.tasks import VersionSearchConfig
 from repairgym.tasks.layers.requirement_pins import Place
 from repairgym.tasks.sources.build_checks import WHEEL_TEST
 from repairgym.tasks.sources.version_search import Bound, Failures, Pin, Pins, Versions, VersionSearch
@@ -29,6 +29,8 @@ class Project:
     released_versions: dict[str, list[str]] = field(default_factory=lambda: MADE)
     asked: list[dict[str, str]] = field(default_factory=list)
     """Versions of each run."""
+    then: Versions = field(default_factory=dict)
+    """Versions of the project's time."""
 
     @property
     def newest(self) -> Versions:
@@ -43,6 +45,9 @@ class Project:
     def older_versions(self, pins: Pins) -> Versions:
         return {pin.name: version for pin, version in pins.items()}
 
+    def own_time(self, place: Place) -> Pins:
+        return {Pin(place, name): version for name, version in self.then.items()}
+
     async def failures(self, pins: Pins, older: Versions, among: Failures) -> Failures | None:
         versions = {**self.newest, **older}
         assert versions not in self.asked
@@ -52,7 +57,7 @@ class Project:
 
     async def search(self, **bounds: int) -> dict[Pin, Bound]:
         first = self.breaks({name: Version(version) for name, version in self.newest.items()})
-        search = VersionSearch(self, first, BreakageConfig(**bounds))
+        search = VersionSearch(self, first, VersionSearchConfig(**bounds))
         found = await search.find()
         assert search.num_runs == len(self.asked)
         return found
@@ -148,3 +153,49 @@ async def test_a_bound_that_runs_do_not_suffice_for_is_one_that_is_known_to_brea
 async def test_versions_that_break_others_are_no_repair() -> None:
     project = Project(lambda at: {LEFT: "'docs'"} if at["docs"] >= Version("5.0") else {OTHER: "'docs' lacks it"})
     assert await project.search() == {}
+
+
+@pytest.mark.asyncio
+async def test_versions_of_its_own_time_are_tried_before_culprits() -> None:
+    """Two culprits at once: with either of them alone the failure stays the same, so no step back changes it."""
+
+    def breaks(at: dict[str, Version]) -> Failures:
+        is_new = at["docs"] >= Version("4.1") or at["marks"] >= Version("1.3")
+        return {LEFT: "'docs' and 'marks' do not go together"} if is_new else {}
+
+    assert await Project(breaks).search() == {}
+    then = {"docs": "4.0", "marks": "0.5"}
+    found = await Project(breaks, then=then).search()
+    assert found == {runtime("docs"): Bound("4.0", "4.1"), runtime("marks"): Bound("1.2", "1.3")}
+
+
+@pytest.mark.asyncio
+async def test_what_fails_alike_at_its_own_time_ends_the_search() -> None:
+    project = Project(lambda at: {LEFT: f"{at['marks'].major} tests ask for another Python"}, then={"marks": "0.1"})
+    assert await project.search() == {}
+    assert len(project.asked) == 1
+
+
+@pytest.mark.asyncio
+async def test_versions_of_its_own_time_that_fail_otherwise_are_no_start() -> None:
+    def breaks(at: dict[str, Version]) -> Failures:
+        if at["marks"] < Version("1.0"):
+            return {LEFT: "'marks' is too old for this Python", RIGHT: "so is this"}
+        return {LEFT: "'marks' is too new"} if at["marks"] >= Version("3.0") else {}
+
+    assert await Project(breaks, then={"marks": "0.1"}).search() == {runtime("marks"): Bound("2.9", "3.0")}
+
+
+@pytest.mark.asyncio
+async def test_build_and_tests_get_the_versions_of_their_own_time_in_turn() -> None:
+    def breaks(at: dict[str, Version]) -> Failures:
+        if at["docs"] >= Version("5.0"):
+            return {WHEEL_TEST: "No module named 'docs.old'", LEFT: "No module named 'docs.old'"}
+        return {LEFT: "'marks' is too new"} if at["marks"] >= Version("3.0") else {}
+
+    class Dated(Project):
+        def own_time(self, place: Place) -> Pins:
+            return {Pin("build", "docs"): "4.0"} if place == "build" else {runtime("marks"): "1.0"}
+
+    found = await Dated(breaks).search()
+    assert found == {Pin("build", "docs"): Bound("4.2", "5.0"), runtime("marks"): Bound("2.9", "3.0")}

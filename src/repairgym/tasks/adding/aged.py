@@ -25,7 +25,7 @@ from repairgym.tasks.layers.environments import requirement_name
 from repairgym.tasks.layers.package_index import Sdist
 from repairgym.tasks.layers.store import LayerStore
 
-MAX_READ = 3
+MAX_READ = 4
 """Releases that are read for each one that is wanted: many sdists hold no tests."""
 
 
@@ -98,16 +98,18 @@ class AgedFinder:
         problems: list[str] = []
         chosen: list[_Release] = []
         for sdist in spread(last_of_series(sdists))[: MAX_READ * num_releases]:
-            if len(chosen) < num_releases and (release := self._read(sdist, chosen, problems)):
+            if len(chosen) < num_releases and (release := self._read(sdist, problems)):
                 chosen.append(release)
         if not chosen:
             raise TaskError(f"{name}: no release can be tested: {problems[0]}")
         chosen.sort(key=lambda release: Version(release.sdist.version))
+        self.say(f"chooses {', '.join(release.sdist.version for release in chosen)} of {name}")
         requirements = self._requirements(chosen, problems)
         package = Package(
             name=name,
             split=split,
             version=chosen[-1].sdist.version,
+            # The check puts the wheel's files there, wherever a release has its own.
             root=chosen[-1].layout.root,
             sources=_patterns(release.layout.sources for release in chosen),
             tests=_patterns(release.layout.tests for release in chosen),
@@ -122,8 +124,8 @@ class AgedFinder:
         }
         return AgedEntry(package, {k: v for k, v in comments.items() if v}, tuple(problems))
 
-    def _read(self, sdist: Sdist, chosen: Sequence[_Release], problems: list[str]) -> _Release | None:
-        """Return a release that fits to the ``chosen`` ones; else None, with a problem."""
+    def _read(self, sdist: Sdist, problems: list[str]) -> _Release | None:
+        """Return a release with tests; else None, with a problem."""
         self.say(f"fetches and reads {sdist.name} {sdist.version}")
         try:
             tree = self.store.tree(sdist)
@@ -133,10 +135,6 @@ class AgedFinder:
             return None
         if not layout.tests:
             problems.append(f"{sdist.version} is left out: its sdist holds no tests")
-            return None
-        if chosen and layout.root != chosen[0].layout.root:
-            there, here = layout.root or "the top", chosen[0].layout.root or "the top"
-            problems.append(f"{sdist.version} is left out: its code is in {there}, that of the others in {here}")
             return None
         return _Release(sdist, tree, layout)
 
@@ -170,8 +168,7 @@ def spread(sdists: Sequence[Sdist]) -> list[Sdist]:
 
 def _places(number: int) -> Iterator[int]:
     gaps = [(0, number - 1)]
-    yield from range(min(number, 1))
-    yield from range(number - 1, number)
+    yield from gaps[0]
     while gaps:
         first, last = gaps.pop(0)
         middle = (first + last) // 2

@@ -27,20 +27,22 @@ from repairgym.tasks.layers.repositories import GitRepository, commit_tree
 from repairgym.tasks.layers.store import LayerStore, tree_with_files
 
 
-async def run_fresh(backend: SandboxBackend, spec: SandboxSpec, request: TestRequest) -> TestRun:
-    """Run ``request`` once in its own sandbox; the check of a wheel in its own three.
+async def run_fresh(
+    backend: SandboxBackend, spec: SandboxSpec, request: TestRequest, is_trial: bool = False
+) -> TestRun:
+    """Run ``request`` once in its own sandbox; the check of a wheel in its own ones, in a trial with one build.
 
     A failure of the infrastructure is retried once (then SandboxError); a failure of the code inside never.
     """
     try:
-        return await _run(backend, spec, request)
+        return await _run(backend, spec, request, is_trial)
     except SandboxError:
-        return await _run(backend, spec, request)
+        return await _run(backend, spec, request, is_trial)
 
 
-async def _run(backend: SandboxBackend, spec: SandboxSpec, request: TestRequest) -> TestRun:
+async def _run(backend: SandboxBackend, spec: SandboxSpec, request: TestRequest, is_trial: bool) -> TestRun:
     if is_wheel_check(request.test_ids):
-        return await WheelCheck.of(backend, spec).run(request)
+        return await WheelCheck.of(backend, spec, is_trial).run(request)
     sandbox = await backend.create(spec)
     try:
         return await sandbox.run_tests(request)

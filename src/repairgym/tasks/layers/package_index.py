@@ -12,6 +12,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, cast
 
@@ -79,6 +80,7 @@ class PackageIndex:
         from unearth.fetchers.sync import PyPIClient
 
         self._sleep = sleep
+        self._known: dict[str, list[tuple[str, Link]]] = {}
         settings = settings or index_settings()
         client = PyPIClient(timeout=NETWORK_TIMEOUT_S, event_hooks={"response": [_raise_when_not_served]})
         default = [settings.default] if settings.default else []
@@ -105,23 +107,32 @@ class PackageIndex:
 
     def sdists(self, name: str) -> tuple[Sdist, ...]:
         """Return the sdists of all final releases of ``name``, newest first; one without a hash is left out."""
-        with warnings.catch_warnings():
-            # Old releases name Python versions in a deprecated form.
-            warnings.simplefilter("ignore", FutureWarning)
-            packages = self._persist(
-                name, lambda: list(self._finder.find_matches(name, allow_yanked=False, allow_prereleases=False))
-            )
         pinned: dict[str, Sdist] = {}
-        for package in packages:
-            digest = (package.link.hashes or {}).get("sha256")
-            if digest and package.version and not package.link.is_wheel:
-                pinned.setdefault(package.version, Sdist(name=name, version=package.version, sha256=digest))
+        for version, link in self._listed(name):
+            if digest := (link.hashes or {}).get("sha256"):
+                pinned.setdefault(version, Sdist(name=name, version=version, sha256=digest))
         if not pinned:
             raise PackageNotFoundError(
                 f"the package index has no source distribution of {name} with a SHA-256; correct the name, or add its "
                 "repository: repairgym tasks add --repository URL"
             )
         return tuple(pinned.values())
+
+    def upload_times(self, name: str) -> dict[str, datetime]:
+        """Return final version of ``name`` -> upload time of its sdist; empty where the index gives no times."""
+        return {version: link.upload_time for version, link in self._listed(name) if link.upload_time}
+
+    def _listed(self, name: str) -> list[tuple[str, Link]]:
+        """Return version and link of the sdist of every final release, newest first; the index is asked once."""
+        if name not in self._known:
+            with warnings.catch_warnings():
+                # Old releases name Python versions in a deprecated form.
+                warnings.simplefilter("ignore", FutureWarning)
+                found = self._persist(
+                    name, lambda: list(self._finder.find_matches(name, allow_yanked=False, allow_prereleases=False))
+                )
+            self._known[name] = [(one.version, one.link) for one in found if one.version and not one.link.is_wheel]
+        return self._known[name]
 
     def wheel_versions(self, name: str) -> tuple[str, ...]:
         """Return released versions of ``name`` with a wheel for this Python, newest first; none if it is unknown."""

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -116,8 +117,8 @@ class AgedRelease:
         plain = context.store.tree(sdist)
         files = {path: check_text(path) for path in (BUILD_TEST, DEPENDENCY_TEST)}
         files[SUITE_FILE] = _suite_text(package, package.test_files(plain))
-        needed = (build_requirements(plain), setup_requirements(plain), runtime_requirements(plain))
-        declared = {*package.requirements, *(text for texts in needed for text in texts)}
+        needed = (*build_requirements(plain), *setup_requirements(plain), *runtime_requirements(plain))
+        declared = {*package.requirements, *needed}
         requirements = tuple(sorted(declared))
         lock = resolve_lock(requirements)
         _, spec = context.pinned_tree(lock, tree_with_files(context.store, sdist, files))
@@ -127,6 +128,32 @@ class AgedRelease:
     def newest(self) -> dict[str, str]:
         """See `TrialRelease`."""
         return {name: version for name, (version, _) in _parts(self.newest_lock).items()}
+
+    def own_time(self, place: Place) -> dict[Pin, str]:
+        """See `TrialRelease`; setuptools counts for both places, because old code imports its ``pkg_resources``."""
+        tree = self.spec.tree
+        building = {requirement_name(text) for text in (*build_requirements(tree), *setup_requirements(tree))}
+        excluded, newest = {*RUNNER_PACKAGES, self.package.name}, self.newest
+        older = {
+            name: version
+            for name, version in self._versions_then.items()
+            if name not in excluded and newest.get(name, version) != version
+        }
+        return {
+            Pin(place, name): version
+            for name, version in older.items()
+            if name == "setuptools" or (name in building) == (place == "build")
+        }
+
+    @cached_property
+    def _versions_then(self) -> dict[str, str]:
+        """Name -> version when the release was uploaded; empty where the index gives no dates or too few wheels."""
+        time = self.index.upload_times(self.package.name).get(self.version)
+        try:
+            lock = resolve_lock(self.requirements, exclude_newer=time.strftime("%Y-%m-%dT%H:%M:%SZ")) if time else ""
+        except PackageNotFoundError:
+            return {}
+        return {name: version for name, (version, _) in _parts(lock).items()}
 
     def has_list(self, place: Place) -> bool:
         """Return True if a list of requirements exists for a repair."""
@@ -183,10 +210,10 @@ class AgedRelease:
             self.context.store.discard("environments", digest)
 
     async def run(self, files: Files, lock: str) -> TestRun:
-        """Run the check with ``files`` in the environment of ``lock``."""
+        """Run the check with ``files`` in the environment of ``lock``, as a trial (see `run_fresh`)."""
         _, folder = build_environment(self.context.store, lock)
         spec = self.spec.model_copy(update={"files": files, "environment": folder})
-        return await run_fresh(self.context.backend, spec, self._request())
+        return await run_fresh(self.context.backend, spec, self._request(), is_trial=True)
 
     def _request(self) -> TestRequest:
         return build_request(self.package, self.context, DEPENDENCY_TEST)
