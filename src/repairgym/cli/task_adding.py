@@ -80,19 +80,16 @@ def _find(call: Callable[[Adder], Awaitable[Added]], source: str, split: Split, 
     """Return what ``call`` finds; each step is printed before it starts."""
     from repairgym.sandbox.probe import create_backend
     from repairgym.tasks.adding.adding import Adder
-    from repairgym.tasks.layers.environments import lock_name, resolve_lock
+    from repairgym.tasks.layers.environments import kept_or_resolved_lock
     from repairgym.tasks.layers.store import LayerStore
-
-    def resolve(requirements: tuple[str, ...]) -> str:
-        # A lock that other entries use already stays as it is.
-        path = locks / lock_name(requirements)
-        return path.read_text(encoding="utf-8") if path.is_file() else resolve_lock(requirements)
 
     async def run(progress: ProgressDisplay) -> Added:
         backend = create_backend(SandboxConfig())
         command = f"repairgym tasks add {shlex.quote(source)}"
         say = partial(progress, source, 0, 0)
         try:
+            # A lock that other entries use already stays as it is.
+            resolve = partial(kept_or_resolved_lock, locks)
             return await call(Adder(LayerStore(), backend, split, command, say, resolve=resolve))
         finally:
             await backend.close()

@@ -21,6 +21,7 @@ from repairgym.cli.task_audit import audit, strengthen
 from repairgym.cli.task_backtest import backtest
 from repairgym.cli.task_describing import describe
 from repairgym.cli.task_exchange import checkout, export_tasks, import_tasks
+from repairgym.cli.task_fresh import fresh
 from repairgym.cli.task_imported import build_imported
 from repairgym.cli.task_replays import replay_tasks
 from repairgym.cli.task_scan import scan
@@ -47,6 +48,7 @@ app = typer.Typer(
 
 app.command()(add)
 app.command()(aged)
+app.command()(fresh)
 app.command("import")(import_tasks)
 app.command("export")(export_tasks)
 app.command()(checkout)

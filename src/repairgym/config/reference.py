@@ -31,6 +31,7 @@ COMMAND_CONFIGS: Mapping[str, type[Record]] = {
     "replay": commands.ReplayCommandConfig,
     "demo": recipes.DemoConfig,
     "tasks build": tasks.TasksConfig,
+    "tasks fresh": tasks.FreshConfig,
     "tasks aged": tasks.AgedConfig,
     "tasks build --imported": tasks.ImportedConfig,
     "tasks build --manifest": tasks.RebuildConfig,

@@ -10,6 +10,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from repairgym.config.sandbox import LayersConfig, SandboxConfig
+from repairgym.config.selection import Date
 from repairgym.records import ChangeKind, Record, Split
 
 MadeSource = Literal["releases", "mutations", "history", "breakages"]
@@ -177,6 +178,36 @@ class AgedConfig(Record):
         shared = {name: getattr(self, name) for name in ("num_certificate_runs", "num_workers", "sandbox", "layers")}
         breakages = BreakageConfig(num_tries=0, **self.search.model_dump())
         return TasksConfig(sources=("breakages",), catalogue=str(catalogue), breakages=breakages, **shared)
+
+
+class FreshConfig(Record):
+    """A set of tasks from the newest releases."""
+
+    packages: tuple[str, ...] = ()
+    """Names from the catalogue; empty: all."""
+    catalogue: str = "catalog/packages.toml"
+    """Catalogue file with the packages; their versions are not used."""
+    until: Date = ""
+    """Last day; empty: today."""
+    releases: ReleaseConfig = ReleaseConfig()
+    num_certificate_runs: int = Field(3, ge=1)
+    """Empty runs and gold runs per task."""
+    test_timeout_s: float = Field(1.5, gt=0)
+    """Bound on one test while tasks are made."""
+    run_timeout_s: float = Field(3.0, gt=0)
+    """Bound on one run of a task's tests while tasks are made."""
+    suite_timeout_s: float = Field(120.0, gt=0)
+    """Bound on one run of a package's selected test files."""
+    num_workers: int = Field(0, ge=0)
+    """Processes, one pair of releases each; 0: one per core."""
+    sandbox: SandboxConfig = SandboxConfig()
+    layers: LayersConfig = LayersConfig()
+
+    def as_build(self, catalogue: Path, locks: Path) -> TasksConfig:
+        """Return the build of the pairs in ``catalogue``."""
+        shared = {name: getattr(self, name) for name in FreshConfig.model_fields if name in TasksConfig.model_fields}
+        own = {"sources": ("releases",), "packages": (), "catalogue": str(catalogue), "locks": str(locks)}
+        return TasksConfig(**{**shared, **own})
 
 
 class ImportedConfig(Record):

@@ -34,7 +34,7 @@ class Index:
     def __init__(self, folder: Path, sdists: list[Sdist], *with_wheels: str) -> None:
         self.folder = folder
         self.listed = sdists
-        self.names = ("pkg",)
+        self.names: tuple[str, ...] = ("pkg",)
         self.with_wheels = with_wheels
 
     def sdists(self, name: str) -> tuple[Sdist, ...]:

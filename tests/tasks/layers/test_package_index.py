@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,46 @@ def make_index(url: str, waits: list[float]) -> PackageIndex:
 def test_fetch_from_a_static_index(simple: Path, sdist: Sdist, tmp_path: Path) -> None:
     path = make_index(simple.as_uri(), []).fetch(sdist, tmp_path / "down")
     assert sha256_of(path) == sdist.sha256
+
+
+class JsonHandler(BaseHTTPRequestHandler):
+    """An index in JSON (PEP 691) with upload times (PEP 700)."""
+
+    num_pages = 0
+
+    def do_GET(self) -> None:
+        type(self).num_pages += 1
+        times = {"1.0": "2026-10-01T08:00:00.5Z", "1.1": "2026-11-02T09:30:00Z", "2.0rc1": "2026-11-03T00:00:00Z"}
+        files = [
+            {
+                "filename": f"tinycalc-{version}.tar.gz",
+                "url": f"tinycalc-{version}.tar.gz",
+                "hashes": {"sha256": version},
+                "upload-time": time,
+            }
+            for version, time in times.items()
+        ]
+        files.append({"filename": "tinycalc-1.2.tar.gz", "url": "tinycalc-1.2.tar.gz", "hashes": {"sha256": "1.2"}})
+        self.send_response(200)
+        self.send_header("Content-Type", "application/vnd.pypi.simple.v1+json")
+        self.end_headers()
+        self.wfile.write(json.dumps({"meta": {"api-version": "1.1"}, "name": "tinycalc", "files": files}).encode())
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+def test_upload_times_are_those_of_final_releases(simple: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), JsonHandler) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        index = make_index(f"http://127.0.0.1:{http.server_address[1]}/simple", [])
+        versions = [sdist.version for sdist in index.sdists("tinycalc")]
+        times = {version: f"{time:%m-%d %H:%M}" for version, time in index.upload_times("tinycalc").items()}
+        http.shutdown()
+    assert versions == ["1.2", "1.1", "1.0"]
+    assert times == {"1.1": "11-02 09:30", "1.0": "10-01 08:00"}
+    assert JsonHandler.num_pages == 1
+    assert make_index(simple.as_uri(), []).upload_times("tinycalc") == {}
 
 
 def test_transient_trouble_is_retried_with_growing_waits(server: str, sdist: Sdist, tmp_path: Path) -> None:

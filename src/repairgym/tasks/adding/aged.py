@@ -143,11 +143,11 @@ class AgedFinder:
         needed: dict[str, str] = {}
         for release in reversed(chosen):
             files = matching_files(release.tree, release.layout.tests)
-            found = find_requirements(release.tree, release.sdist.name, release.layout, files)
-            for text in found.requirements:
+            needs = find_requirements(release.tree, release.sdist.name, release.layout, files)
+            for text in needs.requirements:
                 name = requirement_name(text)
-                if found.reasons[name] != OWN_REQUIREMENT:
-                    needed.setdefault(name, f"in {release.sdist.version} {found.reasons[name]}")
+                if needs.reasons[name] != OWN_REQUIREMENT:
+                    needed.setdefault(name, f"in {release.sdist.version} {needs.reasons[name]}")
         for name in [name for name in needed if not self.index.wheel_versions(name)]:
             problems.append(f"{name} ({needed.pop(name)}) is left out: the index has no wheel of it")
         return dict(sorted(needed.items()))

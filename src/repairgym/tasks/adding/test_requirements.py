@@ -97,6 +97,11 @@ def find_requirements(tree: Path, name: str, layout: Layout, test_files: Iterabl
     return Requirements(tuple(sorted(text for text, _ in chosen.values())), {k: why for k, (_, why) in chosen.items()})
 
 
+def own_requirements(tree: Path) -> tuple[str, ...]:
+    """Return what the package in ``tree`` itself requires, with upper bounds only."""
+    return tuple(sorted({_short(requirement) for requirement in _usable(runtime_requirements(tree))}))
+
+
 def distribution_of(module: str) -> str:
     """Return the likely distribution of an import name; empty where the runner has it."""
     return DISTRIBUTIONS.get(module, DISTRIBUTIONS.get(module.partition(".")[0], module.partition(".")[0]))

@@ -76,6 +76,12 @@ def write_lock(requirements: tuple[str, ...], folder: Path, exclude_newer: str =
     return path
 
 
+def kept_or_resolved_lock(folder: Path, requirements: tuple[str, ...]) -> str:
+    """Return the lock of ``requirements`` in ``folder``, which stays as it is, or a new one that is not written."""
+    path = folder / lock_name(requirements)
+    return path.read_text(encoding="utf-8") if path.is_file() else resolve_lock(requirements)
+
+
 def requirement_name(requirement: str) -> str:
     """Return the canonical name of the distribution that a requirement or a line of a lock asks for."""
     return canonicalize_name(re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0])

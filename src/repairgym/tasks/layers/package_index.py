@@ -128,10 +128,10 @@ class PackageIndex:
             with warnings.catch_warnings():
                 # Old releases name Python versions in a deprecated form.
                 warnings.simplefilter("ignore", FutureWarning)
-                found = self._persist(
+                packages = self._persist(
                     name, lambda: list(self._finder.find_matches(name, allow_yanked=False, allow_prereleases=False))
                 )
-            self._known[name] = [(one.version, one.link) for one in found if one.version and not one.link.is_wheel]
+            self._known[name] = [(p.version, p.link) for p in packages if p.version and not p.link.is_wheel]
         return self._known[name]
 
     def wheel_versions(self, name: str) -> tuple[str, ...]:

@@ -68,6 +68,7 @@ class TaskEntry(Record):
     """Key of the entry of the sdist's changelog with which the issue text begins; empty without one."""
     issue: str = ""
     """The issue text, without that entry."""
+    created_at: str = ""
     labels: dict[str, str]
     build: tuple[dict[str, Any], ...] = ()
     files: dict[str, str] = Field(default_factory=dict)
@@ -278,6 +279,7 @@ def _entry(task: Task, shared: SharedParts, lock: str) -> TaskEntry:
         shown=format_ranges(number[i] for i in _shown_tests(task)),
         changelog_entry=text_key(entry) if entry else "",
         issue=rest,
+        created_at=task.created_at,
         labels={name: value for name, value in task.labels.items() if name != "package"},
         build=tuple(step.model_dump(mode="json", exclude_defaults=True) for step in task.build),
         files={path: "" if path in _SHIPPED_CHECKS else text_key(text) for path, text in task.pinned_files.items()},

@@ -165,6 +165,7 @@ class Rebuilder:
             visibility=Visibility(visible, tuple(i for i in first if function_id(i) not in seen), ""),
             certificate=recorded_certificate(entry, self.content.shared),
             location=edit.location,
+            created_at=entry.created_at,
             labels=entry.labels,
             pinned_files=pinned,
         )

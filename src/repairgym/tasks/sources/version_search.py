@@ -114,7 +114,7 @@ class VersionSearch:
         old = await self._at_own_time(start)
         if old and _signature(old.failures) == told:
             return {}
-        # What works beside the versions of its time needs no search for culprits.
+        # What works with the versions of its time needs no search for culprits.
         best = old if old and old.failures.keys() < self.first.keys() else await self._descend(start, 1)
         if len(best.failures) == len(self.first):
             return {}
@@ -126,7 +126,7 @@ class VersionSearch:
         return self.num_runs >= self.config.num_runs
 
     async def _at_own_time(self, start: Trial) -> Trial | None:
-        """Return ``start`` beside the versions of the release's time; None without any that can be combined."""
+        """Return ``start`` with the versions of the release's time; None without any that can be combined."""
         trial = start
         while trial.failures and (pins := self.release.own_time(trial.place)) and not pins.keys() <= trial.pins.keys():
             failures = await self._failures({**trial.pins, **pins}, trial.failures)
