@@ -25,6 +25,7 @@ from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Task, Trajectory
 from repairgym.tasks.build.exposed_tasks import hollow_tests
 from repairgym.tasks.mutation.operators import Site, find_sites
+from repairgym.tasks.synthetic import told_place
 
 Script = Callable[[str], str]
 """Observation -> action."""
@@ -147,7 +148,7 @@ def _mixture(cheat_share: float) -> MakeScript:
 
 def window_edits(task: Task) -> tuple[list[CompactEdit], list[CompactEdit]]:
     """Return (edits that give the gold line, all of the mutation vocabulary) in the task's first window."""
-    place = task.location
+    place = told_place(task)
     text = task.base_files.get(place.path) if place else None
     gold = task.gold_files.get(place.path) if place else None
     if place is None or text is None or gold is None:

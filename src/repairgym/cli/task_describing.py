@@ -11,6 +11,7 @@ import typer
 
 from repairgym.cli.display import ProgressDisplay
 from repairgym.cli.options import TaskFolder
+from repairgym.config.tasks import Localization
 from repairgym.errors import InputError
 from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TaskStore
 
@@ -25,17 +26,23 @@ def describe(
     issues: Annotated[
         str, typer.Option("--issues", help="JSON file of a repository's issues, for history tasks.")
     ] = "",
+    localization: Annotated[
+        Localization | None, typer.Option("--localization", help="Place that issues of synthetic bugs tell.")
+    ] = None,
     num_concurrent: Annotated[int, typer.Option("--concurrent", min=1, help="Tasks at once.")] = 2,
 ) -> None:
     """Write issue texts and labels of real bugs again, as a build of this version would.
 
     Releases get the changelog entries assigned jointly, commits their issue, entry or message; the specification check
     adds a test or a statement of behaviour where hidden tests need what nobody tells, or labels the task. The broken
-    code of each task runs once. Other tasks lose addresses and temporary paths from their issues.
+    code of each task runs once. With --localization, issues of synthetic bugs tell the function, only its file, or only
+    the symptom. Other tasks lose addresses and temporary paths from their issues.
 
     Example: repairgym tasks describe tasks described
 
     Example: repairgym tasks describe history described --issues issues.json
+
+    Example: repairgym tasks describe tasks symptoms --localization symptom
     """
     from repairgym.tasks.issues.again import Describer
     from repairgym.tasks.issues.commit_texts import load_issues
@@ -45,7 +52,9 @@ def describe(
         raise InputError(f"{output} is not empty; name a new folder")
     store = TaskStore(folder)
     tasks = store.load()
-    describer = Describer(LayerStore(), num_concurrent=num_concurrent, issues=load_issues(issues))
+    describer = Describer(
+        LayerStore(), num_concurrent=num_concurrent, issues=load_issues(issues), localization=localization
+    )
     described = asyncio.run(_describe(tasks, describer))
     TaskStore(output).save(described, store.load_document(FUNNEL_FILE), store.load_document(MANIFEST_FILE))
     _print(tasks, described, output)

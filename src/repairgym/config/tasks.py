@@ -14,6 +14,7 @@ from repairgym.config.selection import Date
 from repairgym.records import ChangeKind, Record, Split
 
 MadeSource = Literal["releases", "mutations", "history", "breakages"]
+Localization = Literal["function", "file", "symptom"]
 
 
 class SplitLimits(Record):
@@ -49,8 +50,16 @@ class MutationConfig(Record):
     num_passing_kept: int = Field(20, ge=1)
     """Passing tests that a task keeps."""
     has_free_operators: bool = False
-    """Also use operators whose edits are free text (wrong variable, swapped arguments, removed call or branch,
-    exception type, return value, default argument, loop bound). False: only the closed vocabulary of small policies."""
+    """Also use operators whose edits are free text (wrong variable, swapped arguments, exception type, default
+    argument, loop bound). False: only the closed vocabulary of small policies."""
+    has_semantic_operators: bool = False
+    """Also use operators that change the meaning (lost branch, call, copy, condition or argument, swapped statements or
+    parameters, wrong key, field or default, boundary off by one): the repair often writes what is not there."""
+    num_bugs: int = Field(1, ge=1, le=4)
+    """Bugs per task, each in a function of its own. Tasks of several are made from as many that are certified alone."""
+    localizations: tuple[Localization, ...] = Field(("function",), min_length=1)
+    """Levels of which a task draws one: its issue tells the function, only its file, or only the symptom. The label
+    ``localization`` has what the issue really tells: more, where every failure names the function."""
     two_edit_share: float = Field(0.15, ge=0, le=1)
     """Share of candidates with two edits in one function (label: difficulty 2)."""
 

@@ -23,6 +23,7 @@ from repairgym.rollout.rows import Document
 from repairgym.sandbox.base import Sandbox
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.tasks.layers.store import cache_root
+from repairgym.tasks.synthetic import told_place
 
 _CHANGING = frozenset({"edit", "line", "undo", "write", "write_file"})
 _REPLAYED = _CHANGING | {"view"}
@@ -65,7 +66,7 @@ async def _states(task: Task, turns: tuple[Turn, ...], tree: Path) -> list[Files
     """Return the changed files after each turn; None when an edit gives another answer than recorded."""
     workspace = Workspace(tree, task.base_files, _no_sandbox)
     context = ToolContext(task=task, workspace=workspace)
-    place = task.location
+    place = told_place(task)
     if place and (text := workspace.read(place.path)) is not None:
         context.window = open_window(place.path, text, place.first_line, place.last_line)
     states: list[Files] = []

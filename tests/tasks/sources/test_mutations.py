@@ -1,73 +1,80 @@
 from __future__ import annotations
 
-import ast
-from itertools import islice
+from collections.abc import Callable
+from pathlib import Path
 
-from repairgym.tasks.sources.mutations import mutable_functions, mutants
+import pytest
 
-SOURCE = '''
-def tiny(): return 1 + 1
-
-
-class Box:
-    def find(self, items, low):
-        """Find 1 < 2."""
-        for item in items:
-            if item is None:
-                continue
-            if item >= low and item != 3:
-                return item + 1
-        return 0
-
-
-def far(values):
-    return max(values) - min(values) \\
-        if values else 0
-'''
+from repairgym.config.tasks import RebuildConfig, TasksConfig
+from repairgym.records import TestOutcome, TestResult, TestRun
+from repairgym.tasks.audit.variants import repaired_functions
+from repairgym.tasks.build.build_tasks import build
+from repairgym.tasks.layers.catalogue import Package
+from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.manifest.manifest import TaskManifest, content_digest
+from repairgym.tasks.manifest.rebuild import rebuild_manifest
+from repairgym.tasks.mutation.mutants import Mutant, mutable_functions, mutants
+from repairgym.tasks.sources.mutations import RECIPE_SEPARATOR, MutantEvidence, grouped
+from repairgym.tasks.store import TaskStore
+from repairgym.tasks.synthetic import NUM_BUGS
 
 
-def functions() -> list[str]:
-    return [f.span.qualified_name for f in mutable_functions("m.py", SOURCE, (3, 30))]
+@pytest.fixture(scope="module")
+def several(
+    tinycalc: Package,
+    seeded_layers: LayerStore,
+    write_config: Callable[..., TasksConfig],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> TaskStore:
+    """Tasks of two semantic or closed bugs each, told by their symptoms."""
+    config = write_config(tinycalc)
+    bounds = config.mutations.model_copy(
+        update={"has_semantic_operators": True, "num_bugs": 2, "localizations": ("symptom",), "two_edit_share": 0.0}
+    )
+    config = config.model_copy(update={"sources": ("mutations",), "mutations": bounds})
+    return build(config, tmp_path_factory.mktemp("several") / "tasks", seeded_layers)
 
 
-def test_only_functions_within_the_bounds_and_with_sites() -> None:
-    assert functions() == ["Box.find", "far"]
-    assert mutable_functions("m.py", SOURCE, (20, 30)) == []
-    assert mutable_functions("m.py", "def broken(:\n", (1, 30)) == []
-    assert mutable_functions("m.py", "x = 1\x0c\n" + SOURCE, (1, 30)) == []
+def test_each_task_has_two_bugs_in_different_functions(several: TaskStore) -> None:
+    tasks = several.load()
+    assert tasks
+    for task in tasks:
+        assert task.labels[NUM_BUGS] == task.labels["difficulty"] == "2"
+        recipes = task.provenance.recipe.split(RECIPE_SEPARATOR)
+        names = {recipe.split(" ")[1] for recipe in recipes}
+        assert len(names) == 2
+        assert {place.span.qualified_name for place in repaired_functions(task)} == names
+        assert task.location
+        assert task.location.name == recipes[0].split(" ")[1]
+        assert len(task.issue.split("\n\n")) >= 2
+        assert task.labels["localization"] == "symptom"
+        assert "numbers.py" not in task.issue
 
 
-def test_docstring_is_never_edited() -> None:
-    find = mutable_functions("m.py", SOURCE, (3, 30))[0]
-    assert all("Find 1 < 2." in mutant.text for mutant in mutants(find, "0", 0.5))
+def test_every_task_has_a_regression_test(several: TaskStore, built: TaskStore) -> None:
+    tasks = (*several.load(), *built.load(source="mutations"))
+    assert all(task.pass_to_pass and task.certificate.is_valid for task in tasks)
 
 
-def test_sequence_is_fixed_by_the_seed_and_has_no_repetition() -> None:
-    find = mutable_functions("m.py", SOURCE, (3, 30))[0]
-    texts = [mutant.text for mutant in mutants(find, "0", 0.3)]
-    assert texts == [mutant.text for mutant in mutants(find, "0", 0.3)]
-    assert texts != [mutant.text for mutant in mutants(find, "1", 0.3)]
-    assert len(set(texts)) == len(texts)
-    assert all(ast.parse(text) for text in texts)
+def test_a_manifest_brings_several_bugs_back(
+    several: TaskStore, tinycalc: Package, tmp_path: Path, seeded_layers: LayerStore
+) -> None:
+    (tmp_path / "manifest.toml").write_text('entries = "real"\n')
+    manifest, tasks = TaskManifest(tmp_path / "manifest.toml"), several.load()
+    manifest.add(tasks, {"tinycalc": tinycalc})
+    rebuilt = rebuild_manifest(manifest, tmp_path / "rebuilt", RebuildConfig(), seeded_layers).load()
+    made = {task.id: content_digest(manifest.with_deadlines(task)) for task in tasks}
+    assert {task.id: content_digest(task) for task in rebuilt} == made
 
 
-def test_operator_families_take_turns() -> None:
-    find = mutable_functions("m.py", SOURCE, (3, 30))[0]
-    families = {site.operator for site in find.sites}
-    first = [mutant.operator for mutant in islice(mutants(find, "0", 0.0), len(families))]
-    assert sorted(first) == sorted(families)
+def evidence(mutant: Mutant) -> MutantEvidence:
+    run = TestRun(results={"t.py::t": TestResult(outcome=TestOutcome.FAILED)}, exit_status=1)
+    return MutantEvidence((mutant,), ("t.py::t",), [run], run, (run,))
 
 
-def test_share_of_two_edit_mutants() -> None:
-    find = mutable_functions("m.py", SOURCE, (3, 30))[0]
-    assert {len(mutant.mutations) for mutant in mutants(find, "0", 0.0)} == {1}
-    both = [mutant for mutant in mutants(find, "0", 1.0) if len(mutant.mutations) == 2]
-    assert both
-    assert all(len({m.site.line for m in mutant.mutations}) == 2 for mutant in both)
-
-
-def test_no_two_edits_of_a_module_have_the_same_recipe() -> None:
-    source = "def f(a, b, c):\n    if a < b and b < c:\n        return a + b + c\n    return a - 1\n"
-    function = mutable_functions("m.py", source, (1, 30))[0]
-    made = list(islice(mutants(function, "0", 0.0), 100))
-    assert len({mutant.recipe for mutant in made}) == len({mutant.text for mutant in made}) == len(made)
+def test_groups_take_mutants_of_different_functions_in_order() -> None:
+    source = "def f(a):\n    b = a < 1\n    return b\n\n\ndef g(a):\n    b = a < 2\n    return b\n"
+    f, g = (list(mutants(function, "0", 0.0)) for function in mutable_functions("m.py", source, (1, 30)))
+    made = [evidence(mutant) for mutant in (f[0], f[1], g[0], f[2], g[1])]
+    assert grouped(made, 2) == [(made[0], made[2]), (made[1], made[4])]
+    assert grouped(made, 3) == []

@@ -34,6 +34,7 @@ from repairgym.inference.base import Policy
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Location, StopReason, Task
 from repairgym.sandbox.base import Sandbox
+from repairgym.tasks.synthetic import told_place
 
 ConfigT = TypeVar("ConfigT", bound=PipelineConfig)
 PROMPTS_FOLDER = Path(__file__).parents[2] / "data" / "prompts"
@@ -59,7 +60,7 @@ class Pipeline(Generic[ConfigT]):
 
     def initial_prompt(self, context: ToolContext, **values: Any) -> InitialPrompt:
         """Return the first message: prompts or the plain report, and the opened place; ``values`` extend the names."""
-        config, place = self.config, context.task.location
+        config, place = self.config, told_place(context.task)
         text = context.workspace.read(place.path) if place and config.is_place_opened else None
         window = f"\n{self.open_place(context, place, text)}" if place and text is not None else ""
         values = {**self.prompt_values(context), **values}

@@ -18,9 +18,10 @@ from repairgym.records import Record, Task
 from repairgym.tasks.audit.rewrites import choose_rewrites
 from repairgym.tasks.build.test_files import first_lines
 from repairgym.tasks.mutation.free_operators import find_free_sites
+from repairgym.tasks.mutation.mutants import shuffled_turns
 from repairgym.tasks.mutation.operators import FunctionSpan, Mutation, Site, apply, find_functions, find_sites
 from repairgym.tasks.mutation.settings_operators import find_edits
-from repairgym.tasks.sources.base import shuffled_turns
+from repairgym.tasks.synthetic import NUM_BUGS
 
 Texts = Mapping[str, str | None]
 TextsKey = tuple[tuple[str, str | None], ...]
@@ -76,7 +77,7 @@ class Place:
 
 def repaired_functions(task: Task) -> list[Place]:
     """Return the functions of the gold texts that differ from the broken ones."""
-    if (place := task.location) and task.source == "mutations":
+    if (place := task.location) and task.source == "mutations" and NUM_BUGS not in task.labels:
         spans = _functions(task.gold_files[place.path] or "") or {}
         return [Place(place.path, span) for span in spans if span.first_line == place.first_line]
     places = []

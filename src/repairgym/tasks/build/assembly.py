@@ -39,16 +39,17 @@ _BUILD_WORDINGS = (
 def mutation_issue(qualified_name: str, path: str, message: str, generator: random.Random) -> str:
     """Report a bug in ``qualified_name`` with the first line of the failure, in one of a few wordings."""
     wording = generator.choice(_WORDINGS)
-    return wording.format(name=qualified_name, path=path, message=_first_line(message))
+    return wording.format(name=qualified_name, path=path, message=first_line(message))
 
 
 def build_issue(name: str, message: str, generator: random.Random) -> str:
     """Report a failing build or a wrong wheel of ``name``."""
-    line = _first_line(message).removeprefix("AssertionError: ")
+    line = first_line(message).removeprefix("AssertionError: ")
     return generator.choice(_BUILD_WORDINGS).format(name=name, message=line)
 
 
-def _first_line(message: str) -> str:
+def first_line(message: str) -> str:
+    """Return the first line of a failure, shortened and without the text of one run."""
     lines = without_run_text(message.strip()).splitlines()
     return lines[0][:MAX_MESSAGE_CHARS] if lines else "see the failing test"
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 from repairgym.records import Location, Task
 from repairgym.tasks.build.test_files import file_of, function_id, functions_of, walk_functions
+from repairgym.tasks.synthetic import LOCALIZATION
 
 FirstWindow = Literal["source", "test"]
 """Place of the episode's first window: the cached place of the bug, or the failing test."""
@@ -25,8 +26,9 @@ def expose(task: Task, first_window: FirstWindow = "source", tree: Path | None =
 
     ``tree`` is needed for ``first_window="test"``.
     """
-    location, fail_to_pass = task.location, task.fail_to_pass
+    location, fail_to_pass, labels = task.location, task.fail_to_pass, dict(task.labels)
     if first_window == "test":
+        labels.pop(LOCALIZATION, None)  # this window is no place that the issue has to tell
         location = find_test_place(tree, task.fail_to_pass) if tree else None
         if location is None:
             return None
@@ -39,7 +41,7 @@ def expose(task: Task, first_window: FirstWindow = "source", tree: Path | None =
             "fail_to_pass": fail_to_pass,
             "visible_tests": tuple(dict.fromkeys((*fail_to_pass, *task.pass_to_pass))),
             "location": location,
-            "labels": {**task.labels, "exposed": first_window},
+            "labels": {**labels, "exposed": first_window},
         }
     )
 

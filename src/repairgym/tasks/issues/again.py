@@ -2,7 +2,8 @@
 
 Reads tasks, the pinned trees of those of `releases` and `history`, the clones of the latter and an issue dump. Makes
 the described tasks; the repairs, the tests and the certificates stay. One run of the broken code per task brings the
-messages of its failures. Guarantees: other tasks only lose the text of one run from their issues.
+messages of its failures. Synthetic bugs are told at another level of localization, where asked for. Guarantees: other
+tasks only lose the text of one run from their issues.
 """
 
 from collections import defaultdict
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from repairgym.config.sandbox import SandboxConfig
+from repairgym.config.tasks import Localization
 from repairgym.records import Task
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.sandbox.probe import create_backend
@@ -19,6 +21,7 @@ from repairgym.tasks.build.concurrency import ordered_map
 from repairgym.tasks.build.validation import graded_files, pinned_tree, run_fresh, task_layers, task_request
 from repairgym.tasks.issues.commit_texts import CommitTexts, Issue, commit_text
 from repairgym.tasks.issues.describing import Failure, Report, assigned_entries, describe, failures_of
+from repairgym.tasks.issues.localized import retold
 from repairgym.tasks.issues.run_text import without_run_text
 from repairgym.tasks.layers.catalogue import CHANGELOGS
 from repairgym.tasks.layers.repositories import GitRepository
@@ -34,6 +37,8 @@ class Describer:
     num_concurrent: int = 2
     issues: Mapping[str, Issue] = field(default_factory=dict)
     """Issues of the repositories, by number."""
+    localization: Localization | None = None
+    """Place that issues of synthetic bugs are to tell; None: they stay."""
 
     def told(self, tasks: Sequence[Task], tree: Path) -> list[tuple[str, str]]:
         """Return the text about each of ``tasks``, which are of one pair of releases or one commit, and its source."""
@@ -56,10 +61,13 @@ async def describe_again(tasks: Sequence[Task], describer: Describer) -> AsyncGe
         TaskError: a tree is not the one that a task was made from.
     """
     pairs = defaultdict[tuple[str, ...], list[Task]](list)
+    synthetic: list[Task] = []
     for task in tasks:
         origin = task.provenance
         if task.source in ("releases", "history"):
             pairs[origin.package, origin.base_version, origin.version, origin.commit].append(task)
+        elif task.source == "mutations" and describer.localization:
+            synthetic.append(task)
         else:
             yield task.model_copy(update={"issue": without_run_text(task.issue)})
     store, backend = describer.store, create_backend(describer.config)
@@ -68,6 +76,9 @@ async def describe_again(tasks: Sequence[Task], describer: Describer) -> AsyncGe
         return await _failures(task, store, backend)
 
     try:
+        async with aclosing(ordered_map(failures, synthetic, describer.num_concurrent)) as failed:
+            async for task, messages in failed:
+                yield retold(task, messages, describer.localization or "function", pinned_tree(task, store))
         for pair in pairs.values():
             tree = pinned_tree(pair[0], store)
             told = {task.id: text for task, text in zip(pair, describer.told(pair, tree), strict=True)}

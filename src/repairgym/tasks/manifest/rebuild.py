@@ -28,12 +28,13 @@ from repairgym.tasks.manifest.manifest import (
     recorded_certificate,
     text_key,
 )
+from repairgym.tasks.mutation.mutants import MutableFunction, Mutant, broken_texts, mutable_functions
 from repairgym.tasks.mutation.operators import Mutation
 from repairgym.tasks.mutation.settings_operators import find_edits
 from repairgym.tasks.sources.build_checks import with_check
 from repairgym.tasks.sources.changelog import read_entries
 from repairgym.tasks.sources.fixes import Fix, find_hunks
-from repairgym.tasks.sources.mutations import MutableFunction, Mutant, mutable_functions
+from repairgym.tasks.sources.mutations import RECIPE_SEPARATOR
 from repairgym.tasks.sources.pairs import texts_of
 from repairgym.tasks.sources.version_search import bound_edits, read_bounds
 from repairgym.tasks.store import TaskStore
@@ -180,16 +181,25 @@ class Rebuilder:
         return (_bounds if entry.labels.get("operator") == "newer_dependency" else _settings)(entry, tree)
 
     def _mutation(self, entry: TaskEntry, tree: Path) -> _Edit:
-        path, name, edit = entry.recipe.split(" ", 2)
+        mutants = [self._mutant(recipe, entry, tree) for recipe in entry.recipe.split(RECIPE_SEPARATOR)]
+        first, span = mutants[0].function, mutants[0].function.span
+        location = Location(
+            path=first.path, name=span.qualified_name, first_line=span.first_line, last_line=span.last_line
+        )
+        gold = {mutant.function.path: mutant.function.source for mutant in mutants}
+        return _Edit(broken_texts(mutants), gold, location)
+
+    def _mutant(self, recipe: str, entry: TaskEntry, tree: Path) -> Mutant:
+        path, name, edit = recipe.split(" ", 2)
         place = entry.version, path
         if place not in self.functions:
             source = read_text(tree / path)
-            self.functions[place] = mutable_functions(path, source, _ANY_LENGTH, has_free_operators=True)
+            self.functions[place] = mutable_functions(
+                path, source, _ANY_LENGTH, has_free_operators=True, has_semantic_operators=True
+            )
         for function in self.functions[place]:
             if function.span.qualified_name == name and (mutant := _mutant(function, edit)):
-                span = function.span
-                location = Location(path=path, name=name, first_line=span.first_line, last_line=span.last_line)
-                return _Edit({path: mutant.text}, {path: function.source}, location)
+                return mutant
         raise _unknown(entry)
 
     def _release(self, entry: TaskEntry, tree: Path) -> _Edit:

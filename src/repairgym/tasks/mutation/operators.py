@@ -11,7 +11,7 @@ import io
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Self, TypeGuard
 
 
@@ -91,7 +91,7 @@ def vocabulary_group(token: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Site:
-    """A replaceable token.
+    """A replaceable token; of `semantic_operators` also a part of a line, or whole lines.
 
     ``line`` is 1-based, ``column`` 0-based in characters; ``old`` is the source text there.
     """
@@ -102,6 +102,11 @@ class Site:
     column: int
     old: str
     alternatives: tuple[str, ...]
+
+    @property
+    def last_line(self) -> int:
+        """Last line that the text lies on."""
+        return self.line + self.old.removesuffix("\n").count("\n")
 
 
 @dataclass(frozen=True)
@@ -137,14 +142,16 @@ class FunctionSpan:
 
 def apply(source: str, *mutations: Mutation) -> str:
     """Apply the mutations to ``source``; ValueError if the old text of a site is not at its place."""
-    lines = source.splitlines(keepends=True)
-    for mutation in sorted(mutations, key=lambda m: (m.site.line, -m.site.column)):
+    starts = [0, *accumulate(len(line) for line in source.splitlines(keepends=True))]
+    # From the end on, so that earlier places stay where they are.
+    for mutation in sorted(mutations, key=lambda m: (m.site.line, m.site.column), reverse=True):
         site = mutation.site
-        text = lines[site.line - 1]
-        if text[site.column : site.column + len(site.old)] != site.old:
-            raise ValueError(f"line {site.line} column {site.column} does not hold {site.old!r}: {text!r}")
-        lines[site.line - 1] = text[: site.column] + mutation.new + text[site.column + len(site.old) :]
-    return "".join(lines)
+        first = starts[site.line - 1] + site.column
+        if not source.startswith(site.old, first):
+            line = source[starts[site.line - 1] : starts[site.line]]
+            raise ValueError(f"line {site.line} column {site.column} does not hold {site.old!r}: {line!r}")
+        source = source[:first] + mutation.new + source[first + len(site.old) :]
+    return source
 
 
 def find_functions(source: str) -> list[FunctionSpan]:

@@ -5,11 +5,9 @@ folder with a `TaskSource` function, one line in `build_tasks.SOURCES`, and a te
 and machine architecture a source gives the same tasks.
 """
 
-import random
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -120,15 +118,3 @@ class TaskSource(Protocol[ProjectT]):
             TaskError: the catalogue entry does not fit the package.
         """
         ...
-
-
-ItemT = TypeVar("ItemT")
-
-
-def shuffled_turns(families: Mapping[str, list[ItemT]], generator: random.Random) -> list[ItemT]:
-    """Return the items of all families: families take turns, each in random order."""
-    shuffled = [families[name] for name in sorted(families)]
-    for family in shuffled:
-        generator.shuffle(family)
-    generator.shuffle(shuffled)
-    return [item for turn in zip_longest(*shuffled) for item in turn if item is not None]

@@ -21,8 +21,9 @@ from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
 from repairgym.tasks.build.wheel_check import BUILD_TEST, EXPECTED_FILE, check_text
 from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.layers.store import tree_with_files
+from repairgym.tasks.mutation.mutants import shuffled_turns
 from repairgym.tasks.mutation.settings_operators import SETTINGS_FILES, SettingsEdit, find_edits
-from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult, shuffled_turns
+from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult
 from repairgym.tasks.sources.build_checks import build_request, build_task
 from repairgym.tasks.sources.dependencies import aged_task
 

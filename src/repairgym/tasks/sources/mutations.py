@@ -1,17 +1,19 @@
 """Task source `mutations`: synthetic bugs in real code, found by the package's own tests.
 
-Reads a pinned sdist. Makes tasks with one mutated function. One traced run of the suite maps tests to functions. Each
-mutant then runs its function's most specific covering tests; it becomes a task when at least two distinct test
-functions fail, so that one can be shown and the other hidden. Functions take turns, so that a small quota still covers
-the package. Results are consumed in a fixed order, so that timing has no influence.
+Reads a pinned sdist. Makes tasks with one mutated function, or several (`several_bugs`). One traced run of the suite
+maps tests to functions. Each mutant then runs its function's most specific covering tests and a few tests of its
+module's other functions; it becomes a task when at least two distinct test functions fail, so that one can be shown and
+the other hidden, and at least one test passes. Functions take turns, so that a small quota still covers the package.
+Results are consumed in a fixed order, so that timing has no influence.
 """
 
 import asyncio
 import random
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence, Set
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from pathlib import Path
 from typing import Self
 
@@ -19,107 +21,30 @@ from repairgym.config.tasks import MutationConfig
 from repairgym.errors import TaskError
 from repairgym.records import Environment, Location, Task, TestOutcome, TestRequest, TestRun
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.tasks.build.assembly import Bug, assemble, choose_visible, mutation_issue, read_text, sdist_provenance
+from repairgym.tasks.build.assembly import Bug, assemble, choose_visible, read_text, sdist_provenance
 from repairgym.tasks.build.concurrency import ordered_map
-from repairgym.tasks.build.test_files import SuiteMap, first_lines, functions_of, trace_suite
+from repairgym.tasks.build.test_files import SuiteMap, file_of, first_lines, functions_of, trace_suite
 from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
+from repairgym.tasks.issues.describing import Failure, failures_of
+from repairgym.tasks.issues.localized import BrokenFunction, localized_issue
 from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.layers.store import tree_digest
-from repairgym.tasks.mutation.free_operators import find_free_sites
-from repairgym.tasks.mutation.operators import FunctionSpan, Mutation, Site, apply, find_functions, find_sites
-from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult, shuffled_turns
-
-_ODD_LINE_ENDS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
-"""Characters on which Python's ``splitlines`` and the parser disagree about line numbers."""
-
-
-@dataclass(frozen=True)
-class MutableFunction:
-    """A function with its mutation sites."""
-
-    path: str
-    source: str
-    span: FunctionSpan
-    sites: tuple[Site, ...]
-
-    @property
-    def num_edits(self) -> int:
-        """Number of possible single edits."""
-        return sum(len(site.alternatives) for site in self.sites)
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A function with one edit or two."""
-
-    function: MutableFunction
-    mutations: tuple[Mutation, ...]
-
-    @property
-    def text(self) -> str:
-        """The whole module with the edits."""
-        return apply(self.function.source, *self.mutations)
-
-    @property
-    def operator(self) -> str:
-        """Operator families of the edits, joined by ``+``."""
-        return "+".join(sorted({mutation.site.operator for mutation in self.mutations}))
-
-    @property
-    def recipe(self) -> str:
-        """The edits in words, ``12:5: < -> <=`` with line and column from 1; unique in a module."""
-        return "; ".join(f"{m.site.line}:{m.site.column + 1}: {m.site.old} -> {m.new}" for m in self.mutations)
-
-
-def mutable_functions(
-    path: str, source: str, num_lines: tuple[int, int], min_edits: int = 1, has_free_operators: bool = False
-) -> list[MutableFunction]:
-    """Return functions of ``source`` with ``num_lines`` (least, most) lines of code and at least ``min_edits`` edits.
-
-    With ``has_free_operators`` the families of `free_operators` take turns with those of `operators`.
-    """
-    if any(character in source for character in _ODD_LINE_ENDS):
-        return []
-    try:
-        spans = find_functions(source)
-        sites = find_sites(source) + (find_free_sites(source) if has_free_operators else [])
-    except SyntaxError:
-        return []
-    functions = [MutableFunction(path, source, span, tuple(_sites_in(span, sites))) for span in spans]
-    return [f for f in functions if f.num_edits >= min_edits and num_lines[0] <= f.span.num_code_lines <= num_lines[1]]
-
-
-def _sites_in(span: FunctionSpan, sites: list[Site]) -> Iterator[Site]:
-    first, last = span.docstring_lines
-    for site in sites:
-        if span.first_line <= site.line <= span.last_line and not (first <= site.line <= last):
-            yield site
-
-
-def mutants(function: MutableFunction, seed: str, two_edit_share: float) -> Iterator[Mutant]:
-    """Yield all mutants of ``function``: families in turn, each in random order."""
-    random_state = random.Random(f"{seed}:{function.path}:{function.span.qualified_name}:{function.span.first_line}")
-    families: dict[str, list[Mutation]] = defaultdict(list)
-    for site in function.sites:
-        families[site.operator].extend(Mutation(site, new) for new in site.alternatives)
-    singles = shuffled_turns(families, random_state)
-    for number, mutation in enumerate(singles):
-        partner = singles[(number + 1) % len(singles)]
-        is_apart = partner.site.line != mutation.site.line
-        if is_apart and random_state.random() < two_edit_share:
-            yield Mutant(function, (mutation, partner))
-        else:
-            yield Mutant(function, (mutation,))
-
+from repairgym.tasks.mutation.mutants import MutableFunction, Mutant, broken_texts, mutable_functions, mutants
+from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult
+from repairgym.tasks.synthetic import LOCALIZATION, NUM_BUGS
 
 MIN_FAILING_FUNCTIONS = 2
 """One failing test function to show, one to hide."""
+NUM_GUARDS = 3
+"""Tests of other functions that run with each mutant: most of them pass, and guard against regressions."""
+RECIPE_SEPARATOR = "\n"
+"""Between the edits of several bugs; no recipe of one bug has a line break."""
 
 
 async def make_mutations(package: Package, context: BuildContext) -> SourceResult:
     """Make `mutations` tasks (see `TaskSource`)."""
     mutation_run = await MutationRun.set_up(package, context)
-    targets = mutation_run.targets()
+    targets, num_bugs = mutation_run.targets(), mutation_run.config.num_bugs
     result = SourceResult(funnel=Counter(functions=len(targets)))
     accepted: list[MutantEvidence] = []
     num_accepted: Counter[Target] = Counter()
@@ -132,11 +57,28 @@ async def make_mutations(package: Package, context: BuildContext) -> SourceResul
                 continue
             num_accepted[target] += 1
             accepted.append(outcome)
-            if len(accepted) >= context.quota:
+            if len(accepted) >= context.quota * num_bugs:
                 break
+    if num_bugs > 1:
+        accepted = await _combined(mutation_run, grouped(accepted, num_bugs), result)
     for made in await mutation_run.certify(accepted):
         result.add(made)
     return result
+
+
+async def _combined(
+    mutation_run: "MutationRun", groups: "list[tuple[MutantEvidence, ...]]", result: SourceResult
+) -> "list[MutantEvidence]":
+    kept: list[MutantEvidence] = []
+    num_concurrent = mutation_run.context.config.num_concurrent
+    async with aclosing(ordered_map(mutation_run.combine, groups, num_concurrent)) as tried:
+        async for _, outcome in tried:
+            result.funnel["groups_run"] += 1
+            if isinstance(outcome, Drop):
+                result.add(outcome)
+            else:
+                kept.append(outcome)
+    return kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,16 +87,37 @@ class Target:
 
     function: MutableFunction
     test_ids: tuple[str, ...]
+    """Tests that execute it."""
+    guards: tuple[str, ...]
+    """Tests that do not."""
 
 
 @dataclass(frozen=True)
 class MutantEvidence:
-    """A mutant that enough tests detect, with its runs."""
+    """Mutants that enough tests detect, with the runs of all of them together."""
 
-    target: Target
-    mutant: Mutant
+    mutants: tuple[Mutant, ...]
+    test_ids: tuple[str, ...]
     empty: list[TestRun]
     gold: TestRun
+    alone: tuple[TestRun, ...]
+    """One run of each mutant without the others."""
+
+
+def grouped(accepted: Sequence[MutantEvidence], size: int) -> list[tuple[MutantEvidence, ...]]:
+    """Return groups of ``size`` mutants of different functions, in order; a rest that makes no group is left out."""
+    left, groups = list(accepted), []
+    while left:
+        group = [left.pop(0)]
+        for other in list(left):
+            if len(group) < size and other.mutants[0].function.place not in {
+                e.mutants[0].function.place for e in group
+            }:
+                group.append(other)
+                left.remove(other)
+        if len(group) == size:
+            groups.append(tuple(group))
+    return groups
 
 
 @dataclass(frozen=True)
@@ -166,7 +129,8 @@ class MutationRun:
     environment: Environment
     spec: SandboxSpec
     suite: SuiteMap
-    gold_runs: dict[Target, TestRun] = field(default_factory=dict)
+    gold_runs: dict[tuple[str, ...], TestRun] = field(default_factory=dict)
+    """Tests -> their run on the package as it is."""
     gold_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @classmethod
@@ -191,16 +155,28 @@ class MutationRun:
         targets: list[Target] = []
         config = self.config
         bounds = config.min_function_lines, config.max_function_lines
+        families = config.has_free_operators, config.has_semantic_operators
         for path in sorted({path for path, _ in self.suite.covering}):
             source = read_text(self.spec.tree / path)
             lines = first_lines(source)
-            for function in mutable_functions(path, source, bounds, config.min_edits, config.has_free_operators):
+            near = {i for (name, _), ids in self.suite.covering.items() if name == path for i in ids}
+            for function in mutable_functions(path, source, bounds, config.min_edits, *families):
                 covering = self.suite.covering.get((path, lines[function.span.first_line]), ())
                 test_ids = self.suite.most_specific(covering, config.num_tests)
                 if len(functions_of(test_ids)) >= MIN_FAILING_FUNCTIONS:
-                    targets.append(Target(function, test_ids))
+                    targets.append(Target(function, test_ids, self._guards(near, covering, test_ids)))
         random.Random(self.context.seed(self.package)).shuffle(targets)
         return targets
+
+    def _guards(self, near: Set[str], covering: Sequence[str], test_ids: Sequence[str]) -> tuple[str, ...]:
+        """Return tests that are not ``covering`` a function: those ``near`` it come first, small ones first."""
+        own, files = set(covering), {file_of(test_id) for test_id in test_ids}
+
+        def distance(test_id: str) -> tuple[bool, bool, int]:
+            return test_id not in near, file_of(test_id) not in files, self.suite.num_executed[test_id]
+
+        others = (test_id for test_id in self.suite.num_executed if test_id not in own)
+        return tuple(nsmallest(NUM_GUARDS, others, key=distance))
 
     def candidates(self, targets: list[Target], num_kept: Counter[Target]) -> Iterator[tuple[Target, Mutant]]:
         """Yield mutants; targets take turns until they have their share or no mutant is left."""
@@ -217,26 +193,45 @@ class MutationRun:
     async def try_mutant(self, candidate: tuple[Target, Mutant]) -> MutantEvidence | Drop:
         """Return the evidence that a mutant is a bug, or the reason of its drop."""
         target, mutant = candidate
-        request = self._request(target.test_ids)
-        spec = self.spec.model_copy(update={"files": {mutant.function.path: mutant.text}})
+        return await self._try((mutant,), target.test_ids, target.test_ids + target.guards)
+
+    async def combine(self, group: tuple[MutantEvidence, ...]) -> MutantEvidence | Drop:
+        """Return the evidence of several mutants together; each alone has to fail a test that fails with all."""
+        test_ids = tuple(dict.fromkeys(test_id for evidence in group for test_id in evidence.test_ids))
+        tried = await self._try(tuple(evidence.mutants[0] for evidence in group), test_ids, test_ids)
+        if isinstance(tried, Drop):
+            return tried
+        alone = tuple(evidence.alone[0] for evidence in group)
+        failing, _, _ = Evidence(tried.empty, [tried.gold]).split_tests(test_ids)
+        if not all(any(_fails(run, test_id) for test_id in failing) for run in alone):
+            return Drop("hidden_by_another_bug", tried.empty[0].output_tail)
+        return MutantEvidence(tried.mutants, test_ids, tried.empty, tried.gold, alone)
+
+    async def _try(
+        self, chosen: tuple[Mutant, ...], deciding: tuple[str, ...], test_ids: tuple[str, ...]
+    ) -> MutantEvidence | Drop:
+        """Run ``test_ids`` with the mutants ``chosen``; those of ``deciding`` say what becomes of them."""
+        request = self._request(test_ids)
+        spec = self.spec.model_copy(update={"files": broken_texts(chosen)})
         first = await run_fresh(self.context.backend, spec, request)
-        if reason := _drop_reason(first, target.test_ids):
-            log = f"{mutant.function.path} {mutant.function.span.qualified_name} {mutant.recipe}\n{first.output_tail}"
-            return Drop(reason, log)
-        gold = await self._gold_run(target)
-        failing, _, _ = Evidence([first], [gold]).split_tests(target.test_ids)
+        if reason := _drop_reason(first, deciding):
+            return Drop(reason, f"{_recipe(chosen)}\n{first.output_tail}")
+        gold = await self._gold_run(test_ids)
+        failing, passing, _ = Evidence([first], [gold]).split_tests(test_ids)
         if len(functions_of(failing)) < MIN_FAILING_FUNCTIONS:
             return Drop("unstable", gold.output_tail)
+        if not passing:
+            return Drop("no_regression_test", _recipe(chosen))
         again = self.context.config.num_certificate_runs - 1
         empty = [first, *await run_times(self.context.backend, spec, request, again)]
-        return MutantEvidence(target, mutant, empty, gold)
+        return MutantEvidence(chosen, test_ids, empty, gold, (first,))
 
     async def certify(self, accepted: list[MutantEvidence]) -> list[Task | Drop]:
-        """Return the task of each mutant, or the reason of its drop; make the shared gold runs.
+        """Return the task of each of ``accepted``, or the reason of its drop; make the shared gold runs.
 
         They are cold: a new interpreter reveals ids and outcomes that depend on addresses (the hash of None).
         """
-        used = {test_id for detected in accepted for test_id in detected.target.test_ids}
+        used = {test_id for detected in accepted for test_id in detected.test_ids}
         test_ids = tuple(test_id for test_id in self.suite.num_executed if test_id in used)
         config = self.context.config
         request = self.context.request(self.package, test_ids, config.suite_timeout_s)
@@ -245,28 +240,34 @@ class MutationRun:
         return [self._task(detected, Evidence(detected.empty, [detected.gold, *shared])) for detected in accepted]
 
     def _task(self, detected: MutantEvidence, evidence: Evidence) -> Task | Drop:
-        failing, passing, _ = evidence.split_tests(detected.target.test_ids)
-        if len(functions_of(failing)) < MIN_FAILING_FUNCTIONS:
+        failing, passing, _ = evidence.split_tests(detected.test_ids)
+        if len(functions_of(failing)) < MIN_FAILING_FUNCTIONS or not passing:
             return Drop("unstable", evidence.gold[-1].output_tail)
         try:
-            return self._assemble(detected.mutant, evidence, failing, passing)
+            return self._assemble(detected, evidence, failing, passing)
         except TaskError as error:
             return Drop("test_not_cuttable", str(error))
 
-    async def _gold_run(self, target: Target) -> TestRun:
+    async def _gold_run(self, test_ids: tuple[str, ...]) -> TestRun:
         async with self.gold_lock:
-            if target not in self.gold_runs:
-                request = self._request(target.test_ids)
-                self.gold_runs[target] = await run_fresh(self.context.backend, self.spec, request)
-            return self.gold_runs[target]
+            if test_ids not in self.gold_runs:
+                self.gold_runs[test_ids] = await run_fresh(self.context.backend, self.spec, self._request(test_ids))
+            return self.gold_runs[test_ids]
 
     def _request(self, test_ids: tuple[str, ...]) -> TestRequest:
         return self.context.request(self.package, test_ids, self.context.config.run_timeout_s)
 
-    def _assemble(self, mutant: Mutant, evidence: Evidence, failing: tuple[str, ...], passing: tuple[str, ...]) -> Task:
-        function, span = mutant.function, mutant.function.span
+    def _assemble(
+        self, detected: MutantEvidence, evidence: Evidence, failing: tuple[str, ...], passing: tuple[str, ...]
+    ) -> Task:
+        chosen = detected.mutants
         visibility = choose_visible(failing, passing, evidence.empty[0])
-        recipe = f"{function.path} {span.qualified_name} {mutant.recipe}"
+        recipe, span = _recipe(chosen), chosen[0].function.span
+        broken = broken_texts(chosen)
+        bugs = _broken_functions(detected, failing, visibility.reported)
+        seed = f"{self.context.seed(self.package)}:{recipe}"
+        wanted = random.Random(f"{seed}:{LOCALIZATION}").choice(self.config.localizations)
+        issue, localization = localized_issue(bugs, wanted, self.spec.tree, seed)
         bug = Bug(
             project=self.package,
             source="mutations",
@@ -274,25 +275,49 @@ class MutationRun:
             tree=self.spec.tree,
             base_tree=tree_digest(self.package.sdist()),
             environment=self.environment,
-            broken={function.path: mutant.text},
-            gold={function.path: function.source},
+            broken=broken,
+            gold={mutant.function.path: mutant.function.source for mutant in chosen},
             fail_to_pass=failing,
             pass_to_pass=passing,
             visibility=visibility,
             certificate=evidence.certificate(failing, passing),
             location=Location(
-                path=function.path, name=span.qualified_name, first_line=span.first_line, last_line=span.last_line
+                path=bugs[0].path, name=bugs[0].name, first_line=span.first_line, last_line=span.last_line
             ),
-            labels={"operator": mutant.operator, "difficulty": str(len(mutant.mutations))},
+            labels={**_labels(chosen), LOCALIZATION: localization},
         )
-        message = evidence.empty[0].results[visibility.reported].message
-        seed = f"{self.context.seed(self.package)}:{recipe}"
-        issue = mutation_issue(span.qualified_name, function.path, message, random.Random(seed))
         return assemble(bug, issue, self.context.config, self.config.num_passing_kept)
+
+
+def _recipe(chosen: Sequence[Mutant]) -> str:
+    """Return where and how ``chosen`` differ from the package, a line each."""
+    return RECIPE_SEPARATOR.join(f"{' '.join(mutant.function.place)} {mutant.recipe}" for mutant in chosen)
+
+
+def _labels(chosen: Sequence[Mutant]) -> dict[str, str]:
+    operators = "+".join(sorted({operator for mutant in chosen for operator in mutant.operator.split("+")}))
+    labels = {"operator": operators, "difficulty": str(sum(len(mutant.mutations) for mutant in chosen))}
+    return {**labels, **({NUM_BUGS: str(len(chosen))} if len(chosen) > 1 else {})}
+
+
+def _broken_functions(detected: MutantEvidence, failing: Sequence[str], reported: str) -> list[BrokenFunction]:
+    """Return each bug with its failures, ``reported`` first; the failures of one bug come from its own run."""
+    bugs = []
+    for mutant, alone in zip(detected.mutants, detected.alone, strict=True):
+        own = [test_id for test_id in failing if _fails(alone, test_id)]
+        ordered = sorted(own, key=lambda test_id: test_id != reported)
+        told = failures_of(alone, ordered)
+        failures = {test_id: told.get(test_id, Failure("")) for test_id in ordered}
+        bugs.append(BrokenFunction(*mutant.function.place, failures))
+    return bugs
 
 
 def _not_larger(tree: Path, paths: tuple[str, ...], num_bytes: int) -> tuple[str, ...]:
     return tuple(path for path in paths if (tree / path).stat().st_size <= num_bytes)
+
+
+def _fails(run: TestRun, test_id: str) -> bool:
+    return run.outcome(test_id) in (TestOutcome.FAILED, TestOutcome.ERROR)
 
 
 def _drop_reason(run: TestRun, test_ids: tuple[str, ...]) -> str:
