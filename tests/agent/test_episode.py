@@ -89,6 +89,17 @@ async def test_prompts_grow_by_completion_and_observation(task, tmp_path, render
     assert policy.ended == ["s"]
 
 
+def test_an_episode_opens_no_more_than_its_issue_tells(task, tmp_path):
+    openings = []
+    for level in ("file", "symptom"):
+        told = task.model_copy(update={"labels": {"localization": level}})
+        text = make_pipeline(CONFIG, ExecutionCache()).initial_prompt(context_of(told, tmp_path)).text
+        openings.append(text.splitlines()[1:])
+    head, nothing = openings
+    assert head[0].startswith("@1 ")
+    assert nothing == []
+
+
 @pytest.mark.asyncio
 async def test_edit_error_undo_and_submission(task, tmp_path, renderer):
     context = context_of(task, tmp_path)
