@@ -9,7 +9,7 @@ equal reasons (the time limit apart).
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from repairgym.agent.conversation import Completion, Conversation, InitialPrompt, cut_history
 from repairgym.agent.formats import Action, ActionFormat, ParseError
@@ -59,11 +59,28 @@ class Interface:
     """Makes the final text of an observation."""
 
 
+class Watcher(Protocol):
+    """Somebody who reads an episode while it runs, as text."""
+
+    def opened(self, prompt: InitialPrompt) -> None:
+        """Read the first message of an attempt."""
+
+    def acted(self, turn: Turn) -> None:
+        """Read a turn, the last one included."""
+
+
 class LiveEpisode:
     """A running episode, as the outer loop of a pipeline sees it."""
 
-    def __init__(self, interface: Interface, conversation: Conversation, context: ToolContext) -> None:
+    def __init__(
+        self,
+        interface: Interface,
+        conversation: Conversation,
+        context: ToolContext,
+        watcher: Watcher | None = None,
+    ) -> None:
         self.context = context
+        self._watcher = watcher
         self.turns: list[Turn] = []
         self.attempts: list[Attempt] = []
         """Notes of an outer loop."""
@@ -83,6 +100,8 @@ class LiveEpisode:
         `SandboxError` means that the episode says nothing about the policy.
         """
         self._conversation.begin(prompt)
+        if self._watcher:
+            self._watcher.opened(prompt)
         usage = Usage()
         first = len(self.turns)
         while True:
@@ -148,6 +167,8 @@ class LiveEpisode:
                 tool_s=elapsed,
             )
         )
+        if self._watcher:
+            self._watcher.acted(self.turns[-1])
         return action, observation
 
     def _parse(self, completion: Completion) -> Action | ParseError:

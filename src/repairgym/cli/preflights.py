@@ -15,6 +15,7 @@ from repairgym.config.commands import (
     ExploitStudyConfig,
     MatrixConfig,
     RolloutCommandConfig,
+    ServeTasksConfig,
     StartsConfig,
 )
 from repairgym.config.recipes import (
@@ -120,7 +121,12 @@ def check_selections(config: TrainCommandConfig, folder: Path, *, is_dry_run: bo
 
 
 def show_selection(
-    config: RolloutCommandConfig | EvalCommandConfig | MatrixConfig | ExploitStudyConfig | StartsConfig,
+    config: RolloutCommandConfig
+    | EvalCommandConfig
+    | MatrixConfig
+    | ExploitStudyConfig
+    | StartsConfig
+    | ServeTasksConfig,
     given: dict[str, Any],
 ) -> None:
     """Print what a dry run selects of the tasks, where they are on this machine.

@@ -9,10 +9,10 @@ from repairgym.config.agent import ShellScriptConfig
 from repairgym.config.cluster import ClusterConfig, check_cluster
 from repairgym.config.learning import AlgorithmConfig
 from repairgym.config.models import EndpointConfig, EngineConfig
-from repairgym.config.pipeline import AnyPipelineConfig, GradingConfig, PipelineConfig
+from repairgym.config.pipeline import AnyPipelineConfig, FullConfig, GradingConfig, PipelineConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.config.sandbox import LayersConfig, SandboxConfig
-from repairgym.config.selection import TaskSelection
+from repairgym.config.selection import DataSetSelection, TaskSelection
 from repairgym.records import Record
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
@@ -130,6 +130,46 @@ class ServeConfig(Record):
     pipeline: AnyPipelineConfig = PipelineConfig()
     """Pipeline whose action format scripted policies write."""
     shell: ShellScriptConfig = ShellScriptConfig()
+
+
+class ServeTasksConfig(Record):
+    """`repairgym serve-tasks`."""
+
+    select: DataSetSelection = DataSetSelection()
+    """``splits`` of ``test`` and ``validation`` are for evaluation only."""
+    seed: int = 0
+    host: str = "127.0.0.1"
+    """Address to listen on; any but the loopback address needs a token."""
+    port: int = Field(default=8010, ge=0, le=65_535)
+    """0: any free port, printed at the start."""
+    token_env: str = "REPAIRGYM_SERVE_TOKEN"
+    """Environment variable that holds the token of clients; without a value no token is needed."""
+    max_episodes: PositiveInt = 16
+    """Episodes that clients lead at one time."""
+    idle_timeout_s: PositiveFloat = 900.0
+    """An episode whose client calls nothing for so long is stopped, ungraded."""
+    rollout: RolloutConfig = RolloutConfig(
+        pipeline=PipelineConfig(
+            tools=("shell", "read_file", "write_file", "find_files", "find_files_with_text", "test", "submit"),
+            action_format="native",
+            max_turns=100,
+            is_place_opened=False,
+        )
+    )
+    """Tools and limits are the pipeline's; its tokens bound nobody, because clients send calls and no tokens."""
+
+    @model_validator(mode="after")
+    def _can_be_led(self) -> Self:
+        pipeline = self.rollout.pipeline
+        if self.rollout.agent.type != "pipeline":
+            raise ValueError("rollout.agent: the client is the agent; leave it out")
+        if pipeline.action_format != "native":
+            raise ValueError(
+                f"pipeline.action_format={pipeline.action_format!r}: clients call tools with JSON; set it to 'native'"
+            )
+        if isinstance(pipeline, FullConfig):
+            raise ValueError("pipeline.type='full' begins again after an attempt; clients lead one attempt")
+        return self
 
 
 class ViewConfig(Record):

@@ -47,6 +47,7 @@ COMMAND_CONFIGS: Mapping[str, type[Record]] = {
     "trajectories parquet": commands.TrajectoryTablesConfig,
     "knowledge starts": commands.StartsConfig,
     "serve": commands.ServeConfig,
+    "serve-tasks": commands.ServeTasksConfig,
     "view": commands.ViewConfig,
     "plan": cluster.PlanCommandConfig,
     "cluster check": cluster.ClusterCheckConfig,

@@ -9,9 +9,11 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from typing import Any
 
+from repairgym.agent.clients import ClientPolicy
 from repairgym.agent.episode import Episode
-from repairgym.agent.pipelines.base import EpisodeRunner
+from repairgym.agent.pipelines.base import EpisodeRunner, Pipeline
 from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.agent.scripted import ReplayPolicy, ScriptedPolicy
 from repairgym.agent.tools.base import ToolContext
@@ -69,6 +71,11 @@ class Runner:
         replay_judge = ReplayJudge.open(self._backend, self._spec, grading, store) if store else None
         self._judge = open_judge(grading.judge, config.num_workers)
         self._grader = Grader(self._backend, self._spec, grading, self.cache, self._judge, replay_judge)
+
+    @property
+    def pipeline(self) -> Pipeline[Any]:
+        """The environment of the agents."""
+        return self._pipeline
 
     def counters(self) -> dict[str, float]:
         """Return those of the execution cache and of a judge behind a server."""
@@ -145,15 +152,16 @@ class Runner:
             asked = policy if isinstance(policy, ShellPolicy) else timed
             episode = await self._agent.run(session_id, context, asked, limits, seed=seed, temperature=temperature)
         else:
-            runner = EpisodeRunner(self._pipeline, timed, self._renderer, temperature=temperature, limits=limits)
+            watcher = policy if isinstance(policy, ClientPolicy) else None
+            runner = EpisodeRunner(self._pipeline, timed, self._renderer, temperature, limits, watcher)
             episode = await runner.run(session_id, context, seed)
         episode.durations_s.update(timed.durations_s)
         return episode
 
     def _limits_of(self, policy: Policy) -> PipelineConfig:
-        """A script has no context window: whole files that the oracle writes do not end its episode or its replay."""
+        """A script or a client has no context window here: whole files that an oracle writes do not end its episode."""
         pipeline = self._config.pipeline
-        is_scripted = isinstance(policy, ScriptedPolicy | ReplayPolicy | ShellPolicy)
+        is_scripted = isinstance(policy, ScriptedPolicy | ReplayPolicy | ShellPolicy | ClientPolicy)
         return pipeline.model_copy(update={"max_len_tokens": _UNBOUNDED_TOKENS}) if is_scripted else pipeline
 
     def _trajectory(

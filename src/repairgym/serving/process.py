@@ -15,15 +15,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from repairgym.config.commands import ServeConfig
+from repairgym.config.commands import ServeConfig, ServeTasksConfig
 from repairgym.config.models import LOOPBACK
 from repairgym.errors import ConfigError, InputError
 from repairgym.serving.app import ModelServer
 from repairgym.serving.models import ServedModel
 
 
-def read_token(config: ServeConfig) -> str:
+def read_token(config: ServeConfig | ServeTasksConfig) -> str:
     """Return the token that clients must send; empty: none. `ConfigError` where other machines could connect so."""
     token = os.environ.get(config.token_env, "")
     if not token and config.host not in LOOPBACK:
@@ -37,25 +39,46 @@ def read_token(config: ServeConfig) -> str:
 async def serve(model: ServedModel, name: str, config: ServeConfig, on_start: Callable[[str], None]) -> None:
     """Serve ``model`` as ``name`` until SIGINT or SIGTERM; ``on_start`` gets the base URL once clients can connect."""
     app = ModelServer(model, name, config, read_token(config)).app()
+    await serve_app(
+        app,
+        config.host,
+        config.port,
+        lambda url: on_start(f"{url}/v1"),
+        drain_s=config.drain_s,
+        client_timeout_s=config.client_timeout_s,
+    )
+
+
+async def serve_app(
+    app: ASGIApp,
+    host: str,
+    port: int,
+    on_start: Callable[[str], None],
+    *,
+    drain_s: float,
+    client_timeout_s: float,
+    has_websockets: bool = False,
+) -> None:
+    """Serve ``app`` until SIGINT or SIGTERM; `InputError` where nothing can listen on this address."""
     settings = uvicorn.Config(
         app,
-        host=config.host,
-        port=config.port,
+        host=host,
+        port=port,
         log_level="warning",
         access_log=False,
         lifespan="off",
         http="h11",  # whose connections `_drop_idle` reads
-        ws="none",
-        timeout_graceful_shutdown=int(config.drain_s + 0.5),
+        ws="websockets-sansio" if has_websockets else "none",
+        timeout_graceful_shutdown=int(drain_s + 0.5),
     )
-    server = _Server(settings, on_start, config.client_timeout_s)
+    server = _Server(settings, on_start, client_timeout_s)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, server.stop)
     try:
         await server.serve()
     except SystemExit as error:  # uvicorn exits when it cannot listen
-        raise InputError(f"cannot listen on {config.host}:{config.port}; take another port, 0 for any") from error
+        raise InputError(f"cannot listen on {host}:{port}; take another port, 0 for any") from error
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
@@ -78,7 +101,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             host, port = self.config.host, self.servers[0].sockets[0].getsockname()[1]
-            self._on_start(f"http://{f'[{host}]' if ':' in host else host}:{port}/v1")
+            self._on_start(f"http://{f'[{host}]' if ':' in host else host}:{port}")
 
     async def on_tick(self, counter: int) -> bool:
         if counter % 10 == 0:
@@ -87,7 +110,8 @@ class _Server(uvicorn.Server):
 
     def _drop_idle(self, now: float) -> None:
         """Drop connections that send no whole head of a request, or do not read what is left of an answer."""
-        connections: set[Any] = self.server_state.connections
+        # Connections of WebSockets have no cycle: their sessions have limits of their own.
+        connections = [each for each in self.server_state.connections if isinstance(each, H11Protocol)]
         idle = {
             connection
             for connection in connections

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 import jinja2
 
 from repairgym.agent.conversation import Conversation, InitialPrompt
-from repairgym.agent.episode import Episode, Interface, LiveEpisode
+from repairgym.agent.episode import Episode, Interface, LiveEpisode, Watcher
 from repairgym.agent.formats import FORMATS, Action, describe_schemas
 from repairgym.agent.tools.base import ToolContext, ToolServices
 from repairgym.agent.tools.registry import make_tools
@@ -125,6 +125,7 @@ class EpisodeRunner:
     temperature: float = 1.0
     limits: PipelineConfig | None = None
     """Limits that replace those of the pipeline's configuration."""
+    watcher: Watcher | None = None
 
     async def run(self, session_id: str, context: ToolContext, seed: int) -> Episode:
         """Run one episode. ``session_id`` is unique; ``seed`` decides all sampling.
@@ -137,7 +138,7 @@ class EpisodeRunner:
         tools = describe_schemas(pipeline.tools) if pipeline.format.is_native else ()
         conversation = Conversation(self.policy, self.renderer, session_id, seed, self.temperature, tools)
         interface = Interface(config, pipeline.tools, pipeline.format, pipeline.finish)
-        live = LiveEpisode(interface, conversation, context)
+        live = LiveEpisode(interface, conversation, context, self.watcher)
         failure = ""
         try:
             stop_reason = await pipeline.run_episode(live)
