@@ -86,6 +86,15 @@ def test_long_budgets_compare_lower_temperatures_on_all_test_tasks():
             assert sizes[1][0] >= 200
 
 
+def test_short_budgets_keep_the_time_of_validation_for_rl():
+    small, large = plan_demo(DemoConfig(minutes=13.0)), plan_demo(DemoConfig(minutes=60.0))
+    assert (small.config.rl.validation_every, small.config.evaluation.num_checkpoints) == (0, 0)
+    assert (*small.config.tasks.splits, large.config.rl.validation_every) == ("train", "test", 10)
+    names = [[stage.name for stage in plan.stages] for plan in (small, large)]
+    assert "rft-pass-at-k" in names[1]
+    assert "rft-pass-at-k" not in names[0]
+
+
 def test_rl_ends_when_evaluation_needs_the_rest(tmp_path):
     """With 2 episodes a second; the continued control takes three quarters of RL's time."""
     with RunStore.create(tmp_path / "run.db") as store:

@@ -169,9 +169,9 @@ class EvaluationConfig(Record):
     num_control_tasks: PositiveInt = 60
     """Test mutations for the other stages: base, SFT, controls."""
     num_checkpoints: NonNegativeInt = 1
-    """RL checkpoints, of those kept at each validation, to evaluate on the control tasks."""
+    """RL checkpoints, of those kept at each validation, to evaluate on the control tasks; none below 40 minutes."""
     num_start_tasks: PositiveInt = 25
-    """Test mutations on which Pass@k of the start is measured."""
+    """Test mutations on which Pass@k of the start is measured; not below 40 minutes."""
     num_release_tasks: PositiveInt = 20
     num_samples: PositiveInt = 1
     """Samples per task of most stages."""

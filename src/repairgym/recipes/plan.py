@@ -18,8 +18,9 @@ from repairgym.tasks.layers.catalogue import load_catalogue
 REFERENCE_MINUTES = 13.0
 """The sizes in `DemoConfig` are for this budget; others scale with it."""
 FULL_CONTROL_MINUTES = 40.0
-"""Below this budget the continued-training control has no room, because it costs nearly as much as RL itself, and lower
-temperatures and the base are compared on `EvaluationConfig.num_control_tasks` tasks instead of all."""
+"""Below this budget RL has few iterations and needs the time: no validation, no checkpoints and no Pass@k of the start
+are evaluated, the continued-training control (nearly as long as RL itself) is left out, lower temperatures and the base
+are compared on `EvaluationConfig.num_control_tasks` tasks instead of all."""
 SCRIPTS = ("random", "submit-at-once")
 _SCRIPT_COST = 0.3
 """Cost of a scripted episode: no tokens, few test runs."""
@@ -100,6 +101,8 @@ class Plan:
 def plan_demo(config: DemoConfig) -> Plan:
     """Sizes for ``config.minutes``: collections and evaluations grow slower than the budget, RL takes the rest."""
     factor = config.minutes / REFERENCE_MINUTES
+    has_full_controls = config.minutes >= FULL_CONTROL_MINUTES
+    config = config if has_full_controls else _without_validation(config)
     packages = config.tasks.packages or chosen_packages(config, factor)
     limits = _with_scaled(config.tasks.limits, factor, _LEAST_LIMITS)
     evaluation = _with_scaled(config.evaluation, factor, _LEAST_EVALUATION)
@@ -111,7 +114,18 @@ def plan_demo(config: DemoConfig) -> Plan:
             "evaluation": evaluation,
         }
     )
-    return Plan(fitted, tuple(_stages(evaluation, config.minutes >= FULL_CONTROL_MINUTES)))
+    return Plan(fitted, tuple(_stages(evaluation, has_full_controls)))
+
+
+def _without_validation(config: DemoConfig) -> DemoConfig:
+    splits = tuple(split for split in config.tasks.splits if split != "validation")
+    return config.model_copy(
+        update={
+            "tasks": config.tasks.model_copy(update={"splits": splits}),
+            "rl": config.rl.model_copy(update={"validation_every": 0}),
+            "evaluation": config.evaluation.model_copy(update={"num_checkpoints": 0}),
+        }
+    )
 
 
 def _stages(config: EvaluationConfig, has_full_controls: bool) -> Iterator[EvalStage]:
@@ -127,7 +141,9 @@ def _stages(config: EvaluationConfig, has_full_controls: bool) -> Iterator[EvalS
     yield EvalStage(SFT, SFT, num_few, num)
     for name in SCRIPTS:
         yield EvalStage(name, "", num_few, 1, cost=_SCRIPT_COST)
-    yield EvalStage(f"{RFT}-pass-at-k", RFT, min(config.num_start_tasks, config.num_tasks), config.num_start_samples)
+    if has_full_controls:
+        num_start = min(config.num_start_tasks, config.num_tasks)
+        yield EvalStage(f"{RFT}-pass-at-k", RFT, num_start, config.num_start_samples)
 
 
 def chosen_packages(config: DemoConfig, factor: float) -> tuple[str, ...]:
