@@ -130,6 +130,12 @@ class ClusterError(RepairGymError, RuntimeError):
     exit_code = 9
 
 
+class NotSolvedError(RepairGymError):
+    """No patch is shown to repair the task; the run is whole, and its evidence is stored."""
+
+    exit_code = 10
+
+
 class Interrupted(RepairGymError):
     """Ctrl-C: the run folder is resumable."""
 

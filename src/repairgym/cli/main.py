@@ -67,6 +67,10 @@ EXIT_CODES = (
         9, "cluster", "a cluster cannot be reached, is too small, or a node of it does not fit",
         "`repairgym cluster check`; `docs/howto/cluster.md`",
     ),
+    ExitCode(
+        10, "not solved", "`repairgym solve` found no patch after which visible tests that failed pass",
+        "a larger budget, another policy, or the message",
+    ),
     ExitCode(BUG, "bug", "a bug in RepairGym; a traceback was printed", "please report it"),
     ExitCode(
         130, "interrupted", "interrupted by Ctrl-C; the run folder is intact",
@@ -145,6 +149,7 @@ COMMANDS = (
     CommandEntry("layers", "repairgym.cli.layers", "Pull container images into the layer store, without an engine."),
     CommandEntry("grade", "repairgym.cli.grade", "Grade the patches of any agent against tasks."),
     CommandEntry("rollout", "repairgym.cli.episodes", "Run a policy on tasks and grade its submissions."),
+    CommandEntry("solve", "repairgym.cli.solve", "Search for one patch within a budget, and show why it was chosen."),
     CommandEntry("scaffolds", "repairgym.cli.episodes", "Check each pipeline with an oracle and a do-nothing agent."),
     CommandEntry("knowledge", "repairgym.cli.knowledge", "Fill and query the knowledge base of past fixes."),
     CommandEntry("serve", "repairgym.cli.serve", "Serve a model or a script to any agent."),

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from repairgym.config import cluster, commands, recipes, selection, tasks
+from repairgym.config import cluster, commands, recipes, selection, solving, tasks
 from repairgym.config.loading import to_toml, toml_value
 from repairgym.config.sandbox import LayersConfig
 from repairgym.config.schema import iter_settings, members_of, records_of, suggest_key, tags_of
@@ -27,6 +27,7 @@ COMMAND_CONFIGS: Mapping[str, type[Record]] = {
     "train base": recipes.PretrainingConfig,
     "train verl": cluster.VerlConfig,
     "rollout": commands.RolloutCommandConfig,
+    "solve": solving.SolveCommandConfig,
     "verl data": selection.DataSetSelection,
     "replay": commands.ReplayCommandConfig,
     "demo": recipes.DemoConfig,

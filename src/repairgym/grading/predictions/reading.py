@@ -2,8 +2,8 @@
 
 Reads a file of JSON lines, a JSON list, or a JSON object (instance id -> prediction); makes `Prediction` records, and a
 `RejectedEntry` for each entry that cannot be graded. Guarantees: a bad entry costs no other entry; an instance with
-two different patches has no prediction, because either could be meant; unknown keys are ignored; the size and the paths
-of an applied patch are within the bounds of `grading.permitted`.
+two different patches has no prediction, because either could be meant, unless several are asked for; unknown keys are
+ignored; the size and the paths of an applied patch are within the bounds of `grading.permitted`.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ Entry = tuple[str, Prediction | RejectedEntry]
 """(place, the entry there)"""
 
 
-def read_predictions(path: Path) -> PredictionFile:
-    """Read the predictions of ``path``.
+def read_predictions(path: Path, *, has_several: bool = False) -> PredictionFile:
+    """Read the predictions of ``path``; with ``has_several`` an instance may have many, which keep their order.
 
     Raises:
         InputError: the file cannot be read, is neither JSON nor JSON lines, or holds nothing.
@@ -73,6 +73,12 @@ def read_predictions(path: Path) -> PredictionFile:
     entries = list(_entries(content, path))
     if not entries:
         raise InputError(f"{path} is empty; expected predictions with the keys {', '.join(KEYS)}")
+    if has_several:
+        items = [item for _, item in entries]
+        return PredictionFile(
+            predictions=tuple(item for item in items if isinstance(item, Prediction)),
+            rejected=tuple(item for item in items if isinstance(item, RejectedEntry)),
+        )
     return _without_duplicates(entries)
 
 
