@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 PHASE = "solve"
 _FREE = ("select.*", "budget.*", "strategy.num_chains", "is_abstaining")
-"""Settings that a call may change when it goes on with a search."""
+"""Settings that a call may change when it continues a search."""
 
 
 class Call(NamedTuple):
-    """What a call names, and how it wants the answer."""
+    """Folders, settings and candidates of a call."""
 
     tasks: Path
     run: Path
@@ -66,7 +66,7 @@ def solve(
     """Search for one patch per task within a budget; visible tests choose, hidden ones are never seen.
 
     The patch goes to stdout, its evidence to stderr and to RUN/solutions. Ends with 10 where nothing is solved.
-    Ctrl-C keeps what was sampled; the same command goes on.
+    Ctrl-C keeps what was sampled; the same command resumes.
 
     Example: repairgym solve tasks runs/one --task ID --policy runs/rl/checkpoints/rl --preset demo_eval
 
@@ -184,8 +184,8 @@ def _deliver(call: Call, solutions: list[Solution], output: Path | None, as_json
 
     is_single = len(solutions) == 1
     if as_json:
-        found = [solution.model_dump(mode="json") for solution in solutions]
-        print_json(found[0] if is_single else found)
+        records = [solution.model_dump(mode="json") for solution in solutions]
+        print_json(records[0] if is_single else records)
     elif is_single:
         typer.echo(describe(solutions[0]), err=True)
     else:

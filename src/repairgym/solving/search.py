@@ -54,17 +54,17 @@ class TaskSearch:
 
     @property
     def spending(self) -> Spending:
-        """What its candidates have used."""
+        """Costs of its candidates."""
         return total((candidate.wave, candidate.spending) for candidate in self.candidates)
 
-    def note(self, config: SolveCommandConfig, found: Sequence[Candidate]) -> None:
+    def note(self, config: SolveCommandConfig, candidates: Sequence[Candidate]) -> None:
         """Take the candidates of a wave, and decide whether it was the last."""
-        self.candidates += found
+        self.candidates += candidates
         # A pass that was there before is no evidence: then only the budget ends the search.
         is_proof = config.strategy.is_stopped_at_pass and bool(self.view.fail_to_pass)
-        if not found:
+        if not candidates:
             self.ended = "no_candidates"
-        elif is_proof and any(candidate.is_passed for candidate in found):
+        elif is_proof and any(candidate.is_passed for candidate in candidates):
             self.ended = "passed"
         elif any(amount <= 0 for amount in left_of(config.budget, self.spending).values()):
             self.ended = "budget"
@@ -94,7 +94,7 @@ class TaskSearch:
 
 
 class CandidateSource(Protocol):
-    """Where candidates come from: chains of a policy, or patches of a file."""
+    """Gives candidates: chains of a policy, or patches of a file."""
 
     def wave(self, number: int, sizes: Mapping[str, int], label: str) -> Mapping[str, Sequence[Candidate]]:
         """Return task id -> candidates of wave ``number``, at most ``sizes`` of each task; fewer: there are no more."""
@@ -112,9 +112,9 @@ def search(
     number = 0
     while running := {id_: it for id_, it in searches.items() if it.ended is None}:
         sizes = {id_: min(config.strategy.wave, config.max_chains - len(it.candidates)) for id_, it in running.items()}
-        found = source.wave(number, sizes, _label(number, list(running.values()), config))
+        wave = source.wave(number, sizes, _label(number, list(running.values()), config))
         for id_, it in running.items():
-            it.note(config, found.get(id_, ()))
+            it.note(config, wave.get(id_, ()))
             if it.ended is not None:
                 solutions[id_] = it.solution(config)
                 on_end(solutions[id_])

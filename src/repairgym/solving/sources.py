@@ -38,10 +38,10 @@ class Chains:
         jobs = [
             job for id_, size in sizes.items() for job in make_group(self._phase, number, id_, size, self._run.seed)
         ]
-        found: dict[str, list[Candidate]] = {id_: [] for id_ in sizes}
+        wave: dict[str, list[Candidate]] = {id_: [] for id_ in sizes}
         for trajectory in self._run.run_jobs(self._policy, jobs, phase=self._phase, step=number):
             view, spending = self._views[trajectory.task_id], spending_of(trajectory, self._price)
-            found[view.id].append(
+            wave[view.id].append(
                 make_candidate(
                     view,
                     trajectory.id,
@@ -52,7 +52,7 @@ class Chains:
                     spending,
                 )
             )
-        return found
+        return wave
 
 
 class Patches:
@@ -90,7 +90,7 @@ class Patches:
                 view, name, prediction.model_name_or_path, number, prediction.model_patch, verdict, spending
             )
             self._progress("judge", len(judged), len(requests), label)
-        found: dict[str, list[Candidate]] = {id_: [] for id_ in sizes}
+        wave: dict[str, list[Candidate]] = {id_: [] for id_ in sizes}
         for index in sorted(judged):
-            found[requests[index].task.id].append(judged[index])
-        return found
+            wave[requests[index].task.id].append(judged[index])
+        return wave

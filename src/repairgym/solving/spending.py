@@ -26,7 +26,7 @@ _UNITS = {
 
 
 class Spending(Record):
-    """What a candidate or a search has used."""
+    """Costs of a candidate or of a search."""
 
     num_sampled_tokens: int = 0
     num_forward_tokens: int = 0
