@@ -9,7 +9,7 @@ from repairgym.cli.tasks import read_solve_rates
 from repairgym.errors import InputError
 from repairgym.records import Trajectory, VerdictKind
 from repairgym.rollout.store import RunStore
-from repairgym.tasks.curation.candidate import SolveRate
+from repairgym.tasks.solve_rates import SolveRate
 
 
 def test_solve_rates_leave_invalid_samples_out(tmp_path: Path, trajectory_maker: Callable[..., Trajectory]) -> None:

@@ -17,6 +17,7 @@ from repairgym.errors import InputError
 from repairgym.records import Task
 from repairgym.tasks.imported.outcomes import BuildOutcome, OutcomeFolder
 from repairgym.tasks.layers.store import cache_root
+from repairgym.tasks.solve_rates import RATES_FILE, MeasuredRate, count_levels, load_rates
 from repairgym.tasks.statistics import PackageStatistics, markdown_table, package_statistics
 from repairgym.tasks.store import FUNNEL_FILE, TaskStore
 from repairgym.tasks.unbuilt import UnbuiltTask
@@ -46,10 +47,20 @@ def show(
         typer.echo(task.model_dump_json(indent=2))
     elif isinstance(task, Task):
         _print_task(Console(), task)
+        _print_rates(Console(), [rate for rate in load_rates(folder / RATES_FILE) if rate.task_id == task_id], task)
     else:
         _print_unbuilt(Console(), task)
     if not is_json:
         _print_outcome(Console(), OutcomeFolder(folder).load(task_id))
+
+
+def _print_rates(console: Console, rates: list[MeasuredRate], task: Task) -> None:
+    """Print how often reference policies solve ``task``; a rate of another state of it says so."""
+    if rates:
+        _line(console, "\n[bold]solve rates[/]")
+    for rate in rates:
+        other = "" if rate.task_digest == task.digest() else ", measured before the task changed"
+        _line(console, f"  {escape(rate.policy)} {rate.solve_rate.describe()}{other}")
 
 
 def _print_outcome(console: Console, outcome: BuildOutcome | None) -> None:
@@ -188,13 +199,17 @@ def stats(
     funnel: dict[str, dict[str, int]] = store.load_document(FUNNEL_FILE).get("total", {})
     if is_json:
         packages = [row.model_dump(mode="json") for row in rows]
-        print_json({"num_tasks": num_tasks, "num_unbuilt": num_unbuilt, "packages": packages, "funnel": funnel})
+        rates = [rate.model_dump(mode="json") for rate in load_rates(folder / RATES_FILE)]
+        counts = {"num_tasks": num_tasks, "num_unbuilt": num_unbuilt}
+        print_json({**counts, "packages": packages, "funnel": funnel, "solve_rates": rates})
         return
     console = Console() if Console().is_terminal else Console(width=_PIPE_WIDTH)
     console.print(_packages_table(rows))
     for row in rows:
         if row.labels:
             _line(console, f"{escape(row.package)}, {row.source}: {escape(_describe_labels(row))}")
+    for policy, levels in count_levels(load_rates(folder / RATES_FILE)).items():
+        _line(console, f"[bold]solve rates[/] by {escape(policy)}: {levels}")
     for name, counts in sorted(funnel.items()):
         ranked = sorted(counts.items(), key=lambda stage: (-stage[1], stage[0]))
         parts = ", ".join(f"{stage.replace('_', ' ')} {count}" for stage, count in ranked)

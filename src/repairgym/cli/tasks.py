@@ -19,6 +19,7 @@ from repairgym.cli.task_adding import add
 from repairgym.cli.task_aged import aged
 from repairgym.cli.task_audit import audit, strengthen
 from repairgym.cli.task_backtest import backtest
+from repairgym.cli.task_calibrating import calibrate
 from repairgym.cli.task_describing import describe
 from repairgym.cli.task_exchange import checkout, export_tasks, import_tasks
 from repairgym.cli.task_fresh import fresh
@@ -32,13 +33,13 @@ from repairgym.records import Task, VerdictKind
 from repairgym.tasks.build.exposed_tasks import expose
 from repairgym.tasks.build.validation import pinned_tree
 from repairgym.tasks.build.verification import EvidenceFile, TaskEvidence, explain_failure, verify_tasks
-from repairgym.tasks.curation.candidate import SolveRate
 from repairgym.tasks.curation.curate import CURATION_FILE, CurationFunnel, curate
 from repairgym.tasks.layers.catalogue import load_catalogue
 from repairgym.tasks.layers.environments import shipped_locks_folder, write_lock
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.manifest.manifest import TaskManifest
 from repairgym.tasks.sight.scan import ScanReport
+from repairgym.tasks.solve_rates import RATES_FILE, SolveRate, rates_of
 from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS
 from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TASKS_FILE, TaskStore, Unit
 
@@ -57,6 +58,7 @@ app.command()(show)
 app.command()(stats)
 app.command()(audit)
 app.command()(backtest)
+app.command()(calibrate)
 app.command("replay")(replay_tasks)
 app.command()(scan)
 app.command()(strengthen)
@@ -306,6 +308,9 @@ def curate_tasks(
         list[Path] | None, typer.Option("--run", help="Run folder for solve rates; may be given several times.")
     ] = None,
     phase: Annotated[str, typer.Option("--phase", help="Phase of the runs that solve rates are taken from.")] = "rl",
+    reference: Annotated[
+        str, typer.Option("--reference", help="Reference policy of repairgym tasks calibrate, for solve rates.")
+    ] = "",
     sightings: Annotated[
         Path | None, typer.Option("--sightings", help="Report that repairgym tasks scan --out wrote.")
     ] = None,
@@ -315,13 +320,18 @@ def curate_tasks(
     Example: repairgym tasks curate tasks curated --evidence runs.jsonl size.max_files=3 'filters=["size", "trivial"]'
 
     Example: repairgym tasks curate tasks stage2 'filters=["solve_rate"]' --run runs/stage1
+
+    Example: repairgym tasks curate tasks solvable 'filters=["solve_rate"]' solve_rate.min_samples=4 --reference base
     """
     if evidence and not evidence.is_file():
         raise InputError(f"there is no {evidence}; make it with: repairgym tasks verify {folder} --evidence {evidence}")
     seen = EvidenceFile(evidence).load() if evidence else {}
     report = ScanReport.read(sightings) if sightings else None
     shown = {**dict.fromkeys(report.task_ids, ""), **report.reasons()} if report else {}
-    funnel = curate(TaskStore(folder), output, config, seen, read_solve_rates(runs or [], phase), shown)
+    store, rates = TaskStore(folder), read_solve_rates(runs or [], phase)
+    if reference:
+        rates = {**rates_of(folder / RATES_FILE, reference, store.load_certified()), **rates}
+    funnel = curate(store, output, config, seen, rates, shown)
     _print_funnel(Console(), funnel)
     typer.echo(f"{funnel.num_kept} tasks in {output}; ids and reasons of the others: {output / CURATION_FILE}")
 

@@ -115,7 +115,8 @@ class RlConfig(Record):
     """Source -> its share of the groups that are sampled, e.g. ``{mutations = 0.7, releases = 0.3}``; the shares add up
     to 1, and a source without one is not drawn. Empty: every task alike, whatever its source."""
     curriculum: Literal["uniform", "learnability"] = "uniform"
-    """Order of the training tasks; ``learnability`` prefers those whose latest group had mixed rewards."""
+    """Order of the training tasks; ``learnability`` prefers those whose latest group had mixed rewards, at first those
+    that the reference policy of ``select.solve_rates`` sometimes solves."""
     max_iterations: PositiveInt = 100
     max_staleness: NonNegativeInt = 0
     """Policy versions that a token may lag behind the trained weights; older episodes are dropped and counted. 0:

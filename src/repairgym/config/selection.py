@@ -7,12 +7,13 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, NonNegativeInt, model_validator
+from pydantic import AfterValidator, Field, NonNegativeInt, model_validator
 
 from repairgym.records import Record, SourceKind, Split
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _ALL = "all"
+_RATE_BOUNDS = ("solved_by", "min_solve_rate", "max_solve_rate")
 
 
 def _check_date(value: str) -> str:
@@ -44,6 +45,13 @@ class TaskSelection(Record):
     ids: tuple[str, ...] = ()
     id_files: tuple[str, ...] = ()
     """Files with a task id per line, ``#`` begins a comment. Their names name the set of an evaluation."""
+    solve_rates: str = ""
+    """File with solve rates of reference policies (`repairgym tasks calibrate`): only tasks in it, as they were
+    measured, whose rate by ``solved_by`` is within the next two bounds. Empty: rates decide nothing."""
+    solved_by: str = "base"
+    """Reference policy whose rates count."""
+    min_solve_rate: float = Field(0.0, ge=0, le=1)
+    max_solve_rate: float = Field(1.0, ge=0, le=1)
     is_specified_only: bool = False
     """Leave out tasks with the label ``is_underspecified``: their hidden tests need what nobody tells."""
     num_tasks: NonNegativeInt = 0
@@ -55,6 +63,14 @@ class TaskSelection(Record):
             raise ValueError(f"since={self.since} is not before before={self.before}, so no day is between; swap them")
         return self
 
+    @model_validator(mode="after")
+    def _rates_are_named(self) -> Self:
+        if self.min_solve_rate > self.max_solve_rate:
+            raise ValueError(f"min_solve_rate={self.min_solve_rate} is above max_solve_rate={self.max_solve_rate}")
+        if not self.solve_rates and (self.min_solve_rate, self.max_solve_rate) != (0.0, 1.0):
+            raise ValueError("solve rates are bounded, but solve_rates names no file; see repairgym tasks calibrate")
+        return self
+
     @property
     def set_name(self) -> str:
         """Name of these tasks in the phases of an evaluation, e.g. ``test-mutations``; other parts, another name."""
@@ -62,6 +78,8 @@ class TaskSelection(Record):
         sources = "+".join(self.sources)
         parts = [named or "+".join(self.splits) or _ALL, *([sources] if sources else [])]
         rest = self.model_dump(mode="json", include={"packages", "labels", "since", "before", "ids"})
+        if self.solve_rates:
+            rest["solve_rate"] = [self.solved_by, self.min_solve_rate, self.max_solve_rate]
         if named:
             rest["splits"] = self.splits
         if any(rest.values()):
@@ -71,7 +89,7 @@ class TaskSelection(Record):
     @property
     def is_narrowed(self) -> bool:
         """True where more than splits and size is chosen."""
-        return any(self.model_dump(exclude={"splits", "num_tasks", "is_specified_only"}).values())
+        return any(self.model_dump(exclude={"splits", "num_tasks", "is_specified_only", *_RATE_BOUNDS}).values())
 
 
 class DataSetSelection(TaskSelection):

@@ -15,6 +15,7 @@ from pathlib import Path
 from repairgym.config.selection import TaskSelection
 from repairgym.errors import ConfigError, InputError
 from repairgym.records import UNDERSPECIFIED, Task
+from repairgym.tasks.solve_rates import rates_of
 
 _MAX_VALUES = 8
 _MAX_IDS = 3
@@ -47,7 +48,7 @@ def select_tasks(tasks: Collection[Task], selection: TaskSelection) -> Selected:
     """Return the tasks of ``selection``.
 
     Raises:
-        InputError: an id file cannot be read.
+        InputError: an id file or a file of solve rates cannot be read.
         ConfigError: ``tasks`` lack an id, or no task is left.
     """
     chosen, left = list(tasks), []
@@ -80,6 +81,14 @@ def _parts(selection: TaskSelection, tasks: Collection[Task]) -> Iterator[_Part]
         yield _among(f"labels.{name}", values, partial(_label, name))
     if selection.is_specified_only and any(UNDERSPECIFIED in task.labels for task in tasks):
         yield _Part("is_specified_only", _specified, lambda value: value == "specified")
+    if selection.solve_rates:
+        low, high, policy = selection.min_solve_rate, selection.max_solve_rate, selection.solved_by
+        rates = rates_of(Path(selection.solve_rates), policy, tasks)
+        known = {task_id: f"{rate.rate:.6f}" for task_id, rate in rates.items()}
+        within = frozenset(text for task_id, text in known.items() if low <= rates[task_id].rate <= high)
+        yield _Part(
+            f"solve_rate={low:g}..{high:g} by {policy}", lambda task: known.get(task.id, ""), within.__contains__
+        )
     if selection.since:
         yield _Part(f"since={selection.since}", _day, selection.since.__le__)
     if selection.before:

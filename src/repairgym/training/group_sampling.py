@@ -8,14 +8,17 @@ an iteration without a single valid verdict stops the run and never counts as fa
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
 
 from repairgym.config.recipes import RlConfig
+from repairgym.config.selection import TaskSelection
 from repairgym.errors import ConfigError, SandboxError
 from repairgym.learning.curriculum import interleave, task_order
 from repairgym.learning.rewards import Rewards, make_shaping
 from repairgym.records import Task, Trajectory
 from repairgym.rollout.jobs import PolicyRef, make_groups
 from repairgym.rollout.names import OWN
+from repairgym.tasks.solve_rates import rates_of
 from repairgym.training.rollout_batch import (
     KEPT,
     RolloutBatch,
@@ -52,6 +55,7 @@ class GroupSampler:
         selected = run.select(config.select, phase)
         chosen = [task for task in selected if task_ids is None or task.id in task_ids]
         self._task_ids = by_source(chosen, config.source_shares, phase)
+        self._reference_rewards = reference_rewards(chosen, config.select)
         self._shares: dict[str, float] = {str(source): share for source, share in config.source_shares.items()}
         self._shaping = make_shaping(config.reward, run.pool.config.pipeline.max_episode_turns)
 
@@ -112,7 +116,10 @@ class GroupSampler:
         return interleave(orders, self._shares) if self._shares else orders[_EVERY]
 
     def _past_rewards(self, step: int) -> dict[str, list[float]]:
-        """Return the rewards of each task's latest group before ``step``, or of the policy's own rollouts."""
+        """Return the rewards of each task's latest group before ``step``, or of the policy's own rollouts.
+
+        A task without either has those of the reference policy that the selection names, if any.
+        """
         latest: dict[str, tuple[str, list[float]]] = {}
         rows = [*self._run.store.rows(phase=OWN), *self._run.store.rows(phase=self._phase)]
         for row in rows:
@@ -122,7 +129,15 @@ class GroupSampler:
             if row.task_id not in latest or latest[row.task_id][0] != group:
                 latest[row.task_id] = (group, [])
             latest[row.task_id][1].append(row.reward)
-        return {task_id: rewards for task_id, (_, rewards) in latest.items()}
+        return {**self._reference_rewards, **{task_id: rewards for task_id, (_, rewards) in latest.items()}}
+
+
+def reference_rewards(tasks: Collection[Task], selection: TaskSelection) -> dict[str, list[float]]:
+    """Return task id -> rewards of the samples of the reference policy; none where ``selection`` names no rates."""
+    if not selection.solve_rates:
+        return {}
+    rates = rates_of(Path(selection.solve_rates), selection.solved_by, tasks)
+    return {i: [1.0] * rate.num_passed + [0.0] * (rate.num_valid - rate.num_passed) for i, rate in rates.items()}
 
 
 def by_source(tasks: Iterable[Task], shares: Collection[str], phase: str) -> dict[str, list[str]]:

@@ -20,9 +20,10 @@ from repairgym.config.tasks import (
     SplitConfig,
 )
 from repairgym.errors import InputError
-from repairgym.tasks.curation.candidate import Candidate, SolveRate, describe, find_unmentioned
+from repairgym.tasks.curation.candidate import Candidate, describe, find_unmentioned
 from repairgym.tasks.curation.curate import assign_splits, curate, run_filters
 from repairgym.tasks.curation.filters import FILTERS, PatchIndex
+from repairgym.tasks.solve_rates import SolveRate
 from repairgym.tasks.store import TaskStore
 from repairgym.tasks.unbuilt import UnbuiltTask
 

@@ -13,24 +13,11 @@ from typing import Any
 from repairgym.diffs.parse import PatchError, num_changed_lines, parse_patch
 from repairgym.records import Split, Task
 from repairgym.tasks.build.verification import TaskEvidence
+from repairgym.tasks.solve_rates import SolveRate
 from repairgym.tasks.unbuilt import UnbuiltTask
 
 _DEFINED = re.compile(r"^\s*(?:async\s+def|def|class)\s+(\w+)|^(\w+)\s*(?::[^=]*)?=(?!=)")
 _WORD = re.compile(r"\w+")
-
-
-@dataclass(frozen=True)
-class SolveRate:
-    """Share of a policy's samples that solved a task."""
-
-    num_passed: int
-    num_valid: int
-    """Samples with a verdict other than invalid."""
-
-    @property
-    def rate(self) -> float:
-        """Passed samples over valid ones."""
-        return self.num_passed / self.num_valid
 
 
 @dataclass(frozen=True)

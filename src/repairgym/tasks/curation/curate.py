@@ -17,9 +17,10 @@ from repairgym.config.tasks import CurationConfig, FilterName, SplitConfig
 from repairgym.errors import InputError
 from repairgym.records import Record, Split, Task
 from repairgym.tasks.build.verification import TaskEvidence
-from repairgym.tasks.curation.candidate import Candidate, SolveRate, describe
+from repairgym.tasks.curation.candidate import Candidate, describe
 from repairgym.tasks.curation.filters import FILTERS
 from repairgym.tasks.layers.atomic_write import folder_written_whole
+from repairgym.tasks.solve_rates import SolveRate
 from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TaskStore
 from repairgym.tasks.unbuilt import UnbuiltTask
 

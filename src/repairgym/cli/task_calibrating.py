@@ -1,0 +1,66 @@
+"""`repairgym tasks calibrate`: solve rates of reference policies, stored next to the tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from repairgym.cli import arguments
+from repairgym.cli.arguments import check_new_run, check_tasks, find_policy, open_stored
+from repairgym.cli.options import NewRun, Tasks, Tokenizer, configured
+from repairgym.config.commands import EvalCommandConfig
+from repairgym.tasks.solve_rates import RATES_FILE, MeasuredRate, SolveRate, add_rates, count_levels, measured
+
+
+@configured
+def calibrate(
+    tasks: Tasks,
+    run: NewRun,
+    config: EvalCommandConfig,
+    policies: Annotated[
+        list[str] | None, typer.Option("--policy", help="Model folder, base or scripted policy; may repeat.")
+    ] = None,
+    model: Tokenizer = None,
+) -> None:
+    """Measure how often reference policies solve tasks, and store it in the task folder; tasks stay as they are.
+
+    Default policies: random (random search) and base (the shipped model). The run keeps the episodes, and the same
+    command resumes it.
+
+    Example: repairgym tasks calibrate tasks runs/calibration num_samples=8 select.splits=train
+
+    Example: repairgym tasks calibrate tasks runs/calibration --policy runs/rl/checkpoints/rl num_samples=8
+    """
+    check_tasks(tasks), check_new_run(run)
+    rates: list[MeasuredRate] = []
+    for name in policies or ["random", "base"]:
+        rates += _measure(tasks, run, config, name, model)
+    add_rates(tasks / RATES_FILE, rates)
+    for policy, levels in count_levels(rates).items():
+        typer.echo(f"{policy}: {levels}")
+    typer.echo(f"solve rates: {tasks / RATES_FILE}")
+
+
+def _measure(tasks: Path, run: Path, config: EvalCommandConfig, name: str, model: Path | None) -> list[MeasuredRate]:
+    from repairgym.cli.running import check_policy, open_run
+    from repairgym.evaluation.pass_at_k import num_passed, verdicts_by_task, without_invalids
+    from repairgym.rollout.names import eval_phase
+    from repairgym.training.evaluate import evaluate, policy_fingerprint
+
+    rollout, test_set = config.rollout, config.select.set_name
+    ref = find_policy(name, rollout.temperature, config.endpoint)
+    folder = arguments.tokenizer_folder(model, ref)
+    check_policy(ref, folder, rollout)
+    settings = policy_fingerprint(ref, rollout)
+    with open_run(run, tasks, folder, rollout, config.seed, cluster=config.cluster) as opened:
+        chosen = opened.select(config.select, "tasks")
+        evaluate(opened, ref.name, ref, test_set, chosen, config.num_samples, fingerprint=settings)
+    with open_stored(run) as store:
+        verdicts = without_invalids(verdicts_by_task(store.rows(phase=eval_phase(ref.name, test_set))))
+    return [
+        measured(task, name, settings, SolveRate(num_passed(kinds), len(kinds)))
+        for task in chosen
+        if (kinds := verdicts.get(task.id))
+    ]
