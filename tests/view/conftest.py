@@ -19,6 +19,7 @@ from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.ledger import TokenLedger
 from repairgym.records import (
+    AgentRun,
     Attempt,
     Finding,
     MainError,
@@ -164,6 +165,7 @@ def hostile_trajectory(trajectory_id: str) -> Trajectory:
         turns=turns,
         ledger=ledger,
         stop_reason=StopReason.SUBMITTED,
+        agent_run=AgentRun(exit_status=None, signal=9, stdout_tail=text, stderr_tail="last words"),
         final_files={"m.py": f"a\n{SCRIPT}\n", "far.py": "line\n" * 60, text: None},
         final_patch=f"--- a/m.py\n+++ b/m.py\n@@ -1,1 +1,2 @@\n a\n+{SCRIPT}\n{text}\n",
         verdict=verdict,

@@ -238,6 +238,8 @@ def test_hostile_text_is_shown_and_does_nothing(hostile_client, hostile_pages):
     assert "on a line of the diff" in reading
     assert "far from the diff" in reading
     assert "Attempt 2" in reading
+    assert "signal 9" in reading
+    assert "last words" in reading
     assert "gates turned off (differential)" in reading
     assert "this pipeline resets files between its attempts" not in reading  # there is no task to begin with
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Trajectories for other systems and from them.", no_args_is_help=True, add_completion=False)
 
 AUTO = "auto"
+OTLP = "otlp"
 _FORMATS = "mini_swe_agent, swe_agent, atif or chat"
 _NUM_SHOWN = 5
 
@@ -28,30 +29,37 @@ Model = Annotated[Path | None, typer.Option(help="Folder with the tokenizer; def
 @app.command()
 def export(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
-    out: Annotated[Path, typer.Argument(help="Folder to write into; a .jsonl file for chat.")],
-    format_name: Annotated[str, typer.Option("--format", help=f"One of {_FORMATS}.")] = "chat",
+    out: Annotated[Path, typer.Argument(help="Folder to write into; a .jsonl file for chat and otlp.")],
+    format_name: Annotated[str, typer.Option("--format", help=f"{OTLP}, {_FORMATS}.")] = "chat",
     phase: Annotated[str, typer.Option(help="Phase of the run; default: all.")] = "",
     verdict: Annotated[str, typer.Option(help="Only this kind: passed, failed, exploited, invalid.")] = "",
     model: Model = None,
 ) -> None:
-    """Write the trajectories of a run in the format of another system.
+    """Write the trajectories of a run in the format of another system, or as OpenTelemetry spans (otlp).
 
     Example: repairgym trajectories export runs/teacher sft.jsonl --format chat --verdict passed
+
+    Example: repairgym trajectories export runs/teacher spans.jsonl --format otlp
     """
     from repairgym.bridges.trajectories.base import from_trajectory
     from repairgym.bridges.trajectories.files import write_trajectories
+    from repairgym.bridges.trajectories.spans import write_spans
     from repairgym.records import VerdictKind
 
-    form = _format(format_name)
+    form = None if format_name == OTLP else _format(format_name)
     if verdict and verdict not in set(VerdictKind):
         raise ConfigError(f"got --verdict {verdict}, expected one of {', '.join(VerdictKind)}")
-    renderer = _renderer(model)
+    renderer = _renderer(model) if form else None
     with open_stored(run) as store:
-        chosen = (t for t in store.trajectories(phase=phase or None) if t.turns and verdict in ("", t.verdict.kind))
-        count = write_trajectories((from_trajectory(trajectory, renderer) for trajectory in chosen), form, out)
+        rows = [row for row in store.rows(phase=phase or None) if row.num_turns and verdict in ("", row.verdict)]
+        chosen = ((store.trajectory(row.id), row.created_at) for row in rows)
+        if form and renderer:
+            count = write_trajectories((from_trajectory(each, renderer) for each, _ in chosen), form, out)
+        else:
+            count = write_spans(chosen, out)
     if not count:
         raise InputError(f"{run} has no such trajectory with actions; see --phase and --verdict")
-    typer.echo(f"{count} trajectories in {out} ({form.name})")
+    typer.echo(f"{count} trajectories in {out} ({format_name})")
 
 
 @app.command(name="import")

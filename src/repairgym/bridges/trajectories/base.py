@@ -10,6 +10,7 @@ from typing import Any
 from repairgym.agent.formats import text_of_message
 from repairgym.inference.chat_template import Message
 from repairgym.inference.renderer import ChatRenderer
+from repairgym.ledger import TokenLedger
 from repairgym.records import Record, Trajectory, VerdictKind
 
 Document = Mapping[str, Any]
@@ -107,14 +108,19 @@ def from_trajectory(trajectory: Trajectory, renderer: ChatRenderer) -> ExchangeT
     )
 
 
+def prompt_length(ledger: TokenLedger, start: int) -> int:
+    """Return the number of tokens that the policy read before the action at ``start``."""
+    history = next(branch for branch in reversed(ledger.histories) if branch.start <= start)
+    return sum(min(last, start) - first for first, last in history.spans if first < start)
+
+
 def _step(trajectory: Trajectory, number: int) -> Step:
     turn = trajectory.turns[number]
     start, end = turn.action_span
     ledger = trajectory.ledger
     is_sampled = bool((ledger.policy_version[start:end] >= 0).all())
-    history = next(branch for branch in reversed(ledger.histories) if branch.start <= start)
     tokens = StepTokens(
-        prompt_length=sum(min(last, start) - first for first, last in history.spans if first < start),
+        prompt_length=prompt_length(ledger, start),
         token_ids=tuple(ledger.token_id[start:end].tolist()),
         log_probs=tuple(ledger.log_prob[start:end].tolist()),
     )
