@@ -102,6 +102,9 @@ class HistoryConfig(PairConfig):
     """Changed source lines of a fix (paper B, section 4.1: fewer than 500)."""
     is_lock_dated: bool = True
     """Lock dependencies at the commit's date (needs an index with upload times); False: use the locks in `locks`."""
+    base: Literal["commit", "newest"] = "commit"
+    """Repaired state of a task: the commit itself, or the commit at ``revision``, from which the fix is taken back
+    where that applies; then one environment serves all commits."""
     is_any_message: bool = False
     """True: also use commits whose message does not mention a fix."""
     num_test_files: int = Field(4, ge=1)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -175,3 +176,35 @@ def test_dependencies_are_locked_at_the_date_of_the_commit(made: Any, tmp_path: 
     lock = commit_lock(repository, tmp_path, "2022-06-01T00:00:00Z")
     assert "attrs==21.4.0" in lock
     assert "pytest==8.3.5" in lock
+
+
+def test_an_old_fix_is_taken_back_from_the_newest_commit(made: Any, seeded_layers: LayerStore, tmp_path: Path) -> None:
+    config = write_config(tmp_path, entry(made), base="newest", kinds=())
+    store = build(config, tmp_path / "tasks", seeded_layers)
+    (task,) = store.load()
+    assert task.certificate.is_valid
+    newest, fixed = made.git("rev-parse", "HEAD"), made.git("rev-parse", "HEAD~1")
+    assert (task.provenance.commit, task.provenance.base_commit) == (newest, "")
+    assert task.provenance.recipe == f"commit {fixed} reverted"
+    assert (task.labels["base"], task.created_at[:10]) == ("newest", "2024-05-01")
+    tree = task_layers(task, seeded_layers).tree
+    # The tree is the newest commit's, with the bug of the old one.
+    assert (tree / "src/tinycalc/future.py").is_file()
+    path = "src/tinycalc/numbers.py"
+    assert task.gold_files[path] == (tree / path).read_text()
+    assert task.base_files[path] == GitRepository(made.folder).text(f"{fixed}^", path)
+
+
+def test_a_fix_whose_lines_changed_since_does_not_apply(made: Any, seeded_layers: LayerStore, tmp_path: Path) -> None:
+    made.git("checkout", "--quiet", "-b", "changed")
+    try:
+        path = made.folder / "src/tinycalc/numbers.py"
+        made.write("src/tinycalc/numbers.py", re.sub(r"(?m)^(    .*)$", r"\1  # since", path.read_text()))
+        revision = made.commit("Comments")
+        config = write_config(tmp_path, entry(made, revision=revision), base="newest")
+        store = build(config, tmp_path / "tasks", seeded_layers)
+        funnel = json.loads((store.folder / "funnel.json").read_text())
+        assert (funnel["total"]["history"]["does_not_apply"], store.load()) == (1, ())
+        assert "src/tinycalc/numbers.py: hunk" in funnel["logs"]["history"]["does_not_apply"]
+    finally:
+        made.git("checkout", "--quiet", "main")

@@ -33,7 +33,7 @@ from repairgym.tasks.mutation.operators import Mutation
 from repairgym.tasks.mutation.settings_operators import find_edits
 from repairgym.tasks.sources.build_checks import with_check
 from repairgym.tasks.sources.changelog import read_entries
-from repairgym.tasks.sources.fixes import Fix, find_hunks
+from repairgym.tasks.sources.fixes import Fix, whole_fix
 from repairgym.tasks.sources.mutations import RECIPE_SEPARATOR
 from repairgym.tasks.sources.pairs import texts_of
 from repairgym.tasks.sources.version_search import bound_edits, read_bounds
@@ -207,7 +207,7 @@ class Rebuilder:
         if pair not in self.pairs:
             older = texts_of(package, self.layers.tree(package.sdist(entry.base_version)))
             newer = texts_of(package, tree)
-            self.pairs[pair] = Fix(tuple(find_hunks(older, newer)), older, newer)
+            self.pairs[pair] = whole_fix(older, newer)
         whole, match = self.pairs[pair], _HUNKS.match(entry.recipe)
         wanted = {int(number) for number in match[1].split(",")} if match else set()
         fix = Fix(tuple(hunk for hunk in whole.hunks if hunk.number in wanted), whole.older, whole.newer)

@@ -161,6 +161,11 @@ class Fix:
         return None
 
 
+def whole_fix(older: Texts, newer: Texts) -> Fix:
+    """Return the whole difference of two states as one fix."""
+    return Fix(tuple(find_hunks(older, newer)), older, newer)
+
+
 def fix_clues(fix: Fix, tree: Path, failing: Sequence[str]) -> Clues:
     """Return clues about a fix: touched names, failing tests with their source in ``tree``, changed lines."""
     names = [span.qualified_name for _, span in fix.touched_functions()]

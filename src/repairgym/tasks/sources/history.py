@@ -5,16 +5,17 @@ bounds of `HistoryConfig` and whose tests fail on the sources of its first paren
 of the commit: later uploads are ignored, except for pytest, which the grader brings (`RUNNER_PACKAGES`). An index
 without upload times cannot be locked that way (each commit counts as ``not_lockable``);
 ``history.is_lock_dated = false`` uses the locks of ``locks`` instead, and the tasks get the label ``lock`` =
-``undated``. Guarantees: the agent's tree is the commit's with the sources of its parent and without ``.git``, so that
-neither the fix nor later history can be read; an issue text holds no line of code that the fix added; each dropped
-commit is counted.
+``undated``. With ``history.base = newest`` every fix is taken back from the newest commit, in one environment for all
+(`newest`; label ``base``). Guarantees: the agent's tree is the repaired commit's without the fix and without ``.git``,
+so that neither the fix nor later history can be read; an issue text holds no line of code that the fix added; each
+dropped commit is counted.
 """
 
 import configparser
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
@@ -30,7 +31,8 @@ from repairgym.tasks.layers.environments import resolve_lock
 from repairgym.tasks.layers.metadata import license_of, read_settings
 from repairgym.tasks.layers.repositories import Commit, GitRepository, UnsupportedTreeError, commit_tree
 from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult, of_kinds
-from repairgym.tasks.sources.fixes import Fix, changes_code, find_hunks
+from repairgym.tasks.sources.fixes import Fix, changes_code, whole_fix
+from repairgym.tasks.sources.newest import NewestState
 from repairgym.tasks.sources.pairs import BROKEN, Origin, Pair, texts_of
 
 _FIX = re.compile(
@@ -146,6 +148,8 @@ class CommitMiner:
     context: BuildContext
     clone: GitRepository
     issues: dict[str, Issue]
+    newest: list[NewestState] = field(default_factory=list)
+    """The newest commit, once a candidate needed it (`HistoryConfig.base`)."""
 
     async def make_task(self, candidate: Candidate) -> Task | Drop:
         """Return the task of a commit, or the reason of its drop; the log begins with the commit."""
@@ -157,26 +161,20 @@ class CommitMiner:
 
     async def _try_commit(self, candidate: Candidate) -> Task | Drop:
         try:
-            pinned = self._pin(candidate)
-            fix = pinned.fix
-            if not any(changes_code(fix.newer, fix.older, hunk) for hunk in fix.hunks):
-                return Drop("only_comments")
-            if fix.num_lines > self.context.config.history.max_lines:
-                return Drop("too_many_lines", f"{fix.num_lines} lines; history.max_lines bounds them")
-            if unnoticed := await self._unnoticed_log(pinned):
-                return Drop("no_fixed_tests", unnoticed)
-            pair = await Pair.set_up(pinned.origin, self.context, pinned.spec, pinned.test_files, fix.older)
+            pair = await self._pair(candidate)
         except UnsupportedTreeError as error:
             return Drop(error.reason, str(error))
         except PackageNotFoundError as error:
             return Drop("not_lockable", str(error))
         except TaskError as error:
             return Drop("no_usable_tests", str(error))
+        if isinstance(pair, Drop):
+            return pair
         stable, _, fixed = await pair.sort_tests()
         if not fixed:
             return Drop("no_fixed_tests", "no test that passes with the commit fails without it in every run")
 
-        outcome = await pair.make_task(fix, stable, fixed)
+        outcome = await pair.make_task(whole_fix(pair.older, pair.newer), stable, fixed)
         if not isinstance(outcome, Task):
             return outcome
         change = CommitTexts(candidate.commit, candidate.others, self.repository.changelog)
@@ -184,38 +182,75 @@ class CommitMiner:
         described = describe(outcome, pair.spec.tree, Report(text, source, pair.failures[outcome.id]))
         return of_kinds(described, self.context.config.history.kinds)
 
+    async def _pair(self, candidate: Candidate) -> Pair | Drop:
+        """Return the pair of a commit, ready to run, or the reason of its drop."""
+        if self.context.config.history.base == "newest":
+            if not self.newest:
+                self.newest.append(await self._newest_state())
+            pair = self.newest[0].without(candidate.commit, candidate.sources)
+            return pair if isinstance(pair, Drop) else self._out_of_bounds(whole_fix(pair.older, pair.newer)) or pair
+        pinned = self._pin(candidate)
+        if dropped := self._out_of_bounds(pinned.fix):
+            return dropped
+        if unnoticed := await self._unnoticed_log(pinned):
+            return Drop("no_fixed_tests", unnoticed)
+        return await Pair.set_up(pinned.origin, self.context, pinned.spec, pinned.test_files, pinned.fix.older)
+
+    def _out_of_bounds(self, fix: Fix) -> Drop | None:
+        """Return the reason of a drop that the difference alone gives."""
+        if not any(changes_code(fix.newer, fix.older, hunk) for hunk in fix.hunks):
+            return Drop("only_comments")
+        if fix.num_lines > self.context.config.history.max_lines:
+            return Drop("too_many_lines", f"{fix.num_lines} lines; history.max_lines bounds them")
+        return None
+
+    async def _newest_state(self) -> NewestState:
+        """Return the newest commit with its whole suite traced."""
+        commit = next(self.clone.commits(self.repository.revision))
+        origin, spec = self._origin(commit, base="")
+        tests, texts = self.repository.test_files(spec.tree), texts_of(self.repository, spec.tree)
+        return NewestState(self.clone, await Pair.set_up(origin, self.context, spec, tests, texts))
+
     def _pin(self, candidate: Candidate) -> _PinnedCommit:
         """Pin tree and environment of a commit."""
-        commit = candidate.commit
+        parent = candidate.commit.parents[0]
+        origin, spec = self._origin(candidate.commit, parent)
+        newer = texts_of(self.repository, spec.tree)
+        older = {**newer, **{path: self.clone.text(parent, path) for path in candidate.sources}}
+        test_files = self._test_files(candidate, spec.tree)
+        changed = tuple(path for path in test_files if path in candidate.tests)
+        return _PinnedCommit(origin, spec, whole_fix(older, newer), test_files, changed)
+
+    def _origin(self, commit: Commit, base: str) -> tuple[Origin, SandboxSpec]:
+        """Return the origin of bugs whose repaired state is ``commit``, and a sandbox of it."""
         version = self.clone.version(commit.id)
         tree = commit_tree(self.context.store, self.clone, commit.id, self.repository.name, version)
-        newer = texts_of(self.repository, tree)
-        older = {**newer, **{path: self.clone.text(commit.parents[0], path) for path in candidate.sources}}
-        test_files = self._test_files(candidate, tree)
-        is_dated, requirements = self.context.config.history.is_lock_dated, self.repository.requirements
-        lock = commit_lock(self.repository, tree, commit.date) if is_dated else self.context.lock(requirements)
+        config, requirements = self.context.config.history, self.repository.requirements
+        lock = (
+            commit_lock(self.repository, tree, commit.date) if config.is_lock_dated else self.context.lock(requirements)
+        )
         environment, spec = self.context.pinned_tree(lock, tree)
         provenance = Provenance(
             package=self.repository.name,
             version=version,
             repository=self.repository.url,
             commit=commit.id,
-            base_commit=commit.parents[0],
+            base_commit=base,
             subdirectory=self.clone.subdirectory,
             licence=license_of(tree),
         )
+        labels = {"lock": "dated" if config.is_lock_dated else "undated"}
         origin = Origin(
             project=self.repository,
             source="history",
             provenance=provenance,
             base_tree=tree.name,
             environment=environment,
-            config=self.context.config.history,
+            config=config,
             created_at=commit.date,
-            labels={"lock": "dated" if is_dated else "undated"},
+            labels=labels if config.base == "commit" else {**labels, "base": config.base},
         )
-        changed = tuple(path for path in test_files if path in candidate.tests)
-        return _PinnedCommit(origin, spec, Fix(tuple(find_hunks(older, newer)), older, newer), test_files, changed)
+        return origin, spec
 
     async def _unnoticed_log(self, pinned: _PinnedCommit) -> str:
         """Return the log of the changed test files on the older sources if none fails; empty otherwise.

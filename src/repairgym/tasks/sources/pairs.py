@@ -166,7 +166,9 @@ class Pair:
         bug = Bug(
             project=origin.project,
             source=origin.source,
-            provenance=origin.provenance.model_copy(update={"recipe": fix.recipe(origin.provenance)}),
+            provenance=origin.provenance.model_copy(
+                update={"recipe": origin.provenance.recipe or fix.recipe(origin.provenance)}
+            ),
             tree=self.spec.tree,
             base_tree=origin.base_tree,
             environment=origin.environment,
