@@ -65,29 +65,29 @@ def test_releases_are_spread_and_more_of_them_keep_the_earlier_choice() -> None:
         Sdist(name="pkg", version=v, sha256=v) for v in ("1.0.10", "0.9")
     ]
     order = [sdist.version for sdist in spread(sdists)]
-    assert order[:5] == ["9.1", "1.0", "5.1", "7.1", "3.1"]
+    assert order[:5] == ["5.0", "7.1", "2.1", "8.1", "6.0"]
     assert sorted(order) == sorted(sdist.version for sdist in sdists)
     assert [len(spread(sdists[:number])) for number in (1, 2, 3)] == [1, 2, 3]
 
 
 def test_a_name_becomes_an_entry_with_aged_releases(tmp_path: Path) -> None:
-    sdists = write_releases(tmp_path, "3.0", "2.0", "1.0")
-    sdists.append(write_sdist(tmp_path, "0.5", **{"pkg/__init__.py": ""}))
+    sdists = write_releases(tmp_path, "3.0", "2.0", "1.0", "0.5")
+    sdists[2] = write_sdist(tmp_path, "1.0", **{"pkg/__init__.py": ""})
     index, said = Index(tmp_path, sdists, "responses", "flask"), list[str]()
     finder = AgedFinder(index, LayerStore(tmp_path / "layers", index), said.append)
     entries, left_out = finder.find_all(AgedConfig(packages=("pkg", "missing"), num_releases=2))
     assert left_out == {"missing": "no missing"}
     (tmp_path / "catalogue.toml").write_text(entries[0].text("tasks aged"))
     (package,) = load_catalogue(tmp_path / "catalogue.toml").package
-    # The oldest release has no tests; the next one in the order of the spread takes its place.
-    assert (package.aged, package.version) == (("2.0", "3.0"), "3.0")
+    # The release in the middle has no tests; the next ones in the order of the spread take its place.
+    assert (package.aged, package.version) == (("0.5", "2.0"), "2.0")
     # The package's own requirement has the bounds of each release, and is in no list.
     assert package.requirements == ("responses",)
-    assert "#   0.5 is left out: its sdist holds no tests" in entries[0].text("")
-    assert "#   nowhere-to-be-had (in 3.0 tests/test_it.py imports nowhere_to_be_had) is left out" in entries[0].text(
+    assert "#   1.0 is left out: its sdist holds no tests" in entries[0].text("")
+    assert "#   nowhere-to-be-had (in 2.0 tests/test_it.py imports nowhere_to_be_had) is left out" in entries[0].text(
         ""
     )
-    assert said[-2:] == ["chooses 2.0, 3.0 of pkg", "leaves out missing: no missing"]
+    assert said[-2:] == ["chooses 0.5, 2.0 of pkg", "leaves out missing: no missing"]
 
 
 def test_packages_without_any_tested_release_are_an_error(tmp_path: Path) -> None:

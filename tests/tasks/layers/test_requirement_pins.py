@@ -66,6 +66,14 @@ def test_a_project_without_build_requirements_gets_a_list(tmp_path: Path) -> Non
     assert (path, lines) == ("pyproject.toml", ["[build-system]", 'requires = ["setuptools<72", "wheel"]'])
 
 
+def test_a_list_with_a_name_of_its_own_gets_the_bound(tmp_path: Path) -> None:
+    text = "NEEDED = [\n    'Flask>=1',\n]\nsetup(\n    install_requires=NEEDED,\n)\n"
+    path, lines = edited(tmp_path, {"setup.py": text}, "runtime", "flask", "<9")
+    assert (path, lines) == ("setup.py", ["    'Flask>=1,<9',"])
+    (tmp_path / "setup.py").write_text("setup(\n    install_requires=ELSEWHERE,\n)\n")
+    assert bound_edit(tmp_path, {}, "runtime", "flask", "<9") is None
+
+
 def test_without_a_list_of_requirements_there_is_no_edit(tmp_path: Path) -> None:
     (tmp_path / "setup.py").write_text("from setuptools import setup\nsetup(install_requires=read())\n")
     assert bound_edit(tmp_path, {}, "runtime", "six", "<9") is None

@@ -7,7 +7,7 @@ existing bounds stay.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -110,12 +110,23 @@ def bound_edit(
     """
     for path, section, key in _KEYS[place]:
         text = files.get(path) or _read(tree / path)
-        for entry in parse_entries(text):
-            if (entry.section, entry.key) == (section, key) and _items(entry, path):
-                return path, replace_value(text, entry, _bounded(entry, path, name, bound))
+        entries = parse_entries(text)
+        for entry in entries:
+            is_meant = (entry.section, entry.key) == (section, key)
+            if is_meant and (listed := _with_items(entry, entries, path)):
+                return path, replace_value(text, listed, _bounded(listed, path, name, bound))
     if place == "build":
         return "pyproject.toml", _with_build_system(_read(tree / "pyproject.toml"), name, bound)
     return None
+
+
+def _with_items(entry: Entry, entries: Sequence[Entry], path: str) -> Entry | None:
+    """Return ``entry`` if its value is a list; in ``setup.py`` else the list whose name is the value."""
+    if _items(entry, path):
+        return entry
+    name = entry.value.strip().rstrip(",").rstrip()
+    is_named = path == "setup.py" and name.isidentifier()
+    return next((other for other in entries if is_named and other.key == name and _items(other, path)), None)
 
 
 def _bounded(entry: Entry, path: str, name: str, bound: str) -> str:
