@@ -52,15 +52,11 @@ def _write_catalogue(path: Path, config: AgedConfig, progress: ProgressDisplay) 
     from repairgym.tasks.layers.package_index import PackageIndex
     from repairgym.tasks.layers.store import LayerStore
 
-    finder = AgedFinder(PackageIndex(), LayerStore(config=config.layers), partial(_say, progress))
+    finder = AgedFinder(PackageIndex(), LayerStore(config=config.layers), partial(progress, "scan", 0, 0))
     entries, left_out = finder.find_all(config)
     with written_whole(path) as file:
         file.write("\n".join(entry.text(_command(entry, config)) for entry in entries).encode())
     return left_out
-
-
-def _say(progress: ProgressDisplay, text: str) -> None:
-    progress("scan", 0, 0, text)
 
 
 def _command(entry: AgedEntry, config: AgedConfig) -> str:

@@ -205,6 +205,6 @@ def test_a_fix_whose_lines_changed_since_does_not_apply(made: Any, seeded_layers
         store = build(config, tmp_path / "tasks", seeded_layers)
         funnel = json.loads((store.folder / "funnel.json").read_text())
         assert (funnel["total"]["history"]["does_not_apply"], store.load()) == (1, ())
-        assert "src/tinycalc/numbers.py: hunk" in funnel["logs"]["history"]["does_not_apply"]
+        assert "src/tinycalc/numbers.py: the change of line" in funnel["logs"]["history"]["does_not_apply"]
     finally:
         made.git("checkout", "--quiet", "main")
