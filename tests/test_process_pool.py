@@ -37,11 +37,13 @@ async def answer(request, setup):
 
 
 def test_each_request_is_answered_once_and_a_crash_costs_only_its_own_request():
+    sent: list[int] = []
     with ProcessPool(work, "did", 2) as pool:
-        answers = dict(pool.map(["a", "crash", "b", "c"]))
+        answers = dict(pool.map(["a", "crash", "b", "c"], sent=sent.append))
         assert [worker.process.is_alive() for worker in pool.workers] == [True] * len(pool.workers)
     assert answers == {0: "did a", 1: WorkerEnded(3), 2: "did b", 3: "did c"}
     assert pool.workers == ()
+    assert sent == [0, 1, 2, 3]
 
 
 def test_a_request_that_takes_too_long_is_given_up():

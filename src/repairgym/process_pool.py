@@ -106,9 +106,15 @@ class ProcessPool:
                 self.kill(worker)
                 yield worker, WorkerEnded(worker.process.exitcode)
 
-    def map(self, requests: Sequence[object], timeout_s: float | None = None) -> Generator[tuple[int, Any], None, None]:
+    def map(
+        self,
+        requests: Sequence[object],
+        timeout_s: float | None = None,
+        sent: Callable[[int], None] = lambda index: None,
+    ) -> Generator[tuple[int, Any], None, None]:
         """Yield (index of the request, answer) as the answers arrive; a worker has one request at a time.
 
+        ``sent`` is called with the index of a request that a worker has got.
         The answer is `WorkerEnded` or `WorkerTimeout` where there is none. Closing the iterator kills busy workers.
         """
         waiting = list(range(len(requests)))[::-1]
@@ -118,6 +124,7 @@ class ProcessPool:
                 while waiting and (worker := self._idle_worker(busy)) is not None:
                     busy[worker] = waiting.pop(), time.monotonic() + (timeout_s or float("inf"))
                     self.send(worker, requests[busy[worker][0]])
+                    sent(busy[worker][0])
                 left_s = min(deadline_s for _, deadline_s in busy.values()) - time.monotonic()
                 for worker, answer in self.receive(busy, max(0.0, left_s) if timeout_s else None):
                     index, _ = busy.pop(worker)

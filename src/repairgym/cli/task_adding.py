@@ -14,6 +14,7 @@ import typer
 
 from repairgym.cli.display import ProgressDisplay
 from repairgym.cli.options import AsJson, print_json
+from repairgym.cli.still_running import StillRunning
 from repairgym.config.sandbox import SandboxConfig
 from repairgym.errors import ConfigError, Interrupted
 from repairgym.records import Split
@@ -83,10 +84,13 @@ def _find(call: Callable[[Adder], Awaitable[Added]], source: str, split: Split, 
     from repairgym.tasks.layers.environments import kept_or_resolved_lock
     from repairgym.tasks.layers.store import LayerStore
 
-    async def run(progress: ProgressDisplay) -> Added:
+    async def run(progress: ProgressDisplay, running: StillRunning) -> Added:
+        def say(text: str) -> None:
+            progress(source, 0, 0, text)
+            running.only(text)
+
         backend = create_backend(SandboxConfig())
         command = f"repairgym tasks add {shlex.quote(source)}"
-        say = partial(progress, source, 0, 0)
         try:
             # A lock that other entries use already stays as it is.
             resolve = partial(kept_or_resolved_lock, locks)
@@ -95,8 +99,8 @@ def _find(call: Callable[[Adder], Awaitable[Added]], source: str, split: Split, 
             await backend.close()
 
     try:
-        with ProgressDisplay() as progress:
-            return asyncio.run(run(progress))
+        with ProgressDisplay() as progress, StillRunning(progress) as running:
+            return asyncio.run(run(progress, running))
     except KeyboardInterrupt as error:
         raise Interrupted("interrupted; finished downloads and runs are kept, run the same command again") from error
 

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from repairgym.cli.display import ProgressDisplay
 from repairgym.cli.options import TaskFolder, configured
+from repairgym.cli.still_running import StillRunning
 from repairgym.config.tasks import AgedConfig
 from repairgym.errors import ConfigError, Interrupted
 from repairgym.tasks.store import FUNNEL_FILE
@@ -69,10 +70,12 @@ def _build(folder: Path, config: AgedConfig, left_out: dict[str, str], progress:
 
     def report(done: Progress) -> None:
         unit = done.unit
+        running.ended(unit.name)
         outcome = ", ".join(reason.replace("_", " ") for reason in _outcomes(unit.funnel)) or unit.error
         progress("releases", done.num_done, done.num_jobs, f"{done.num_tasks} tasks; {unit.name}: {outcome}")
 
-    store = build(config.as_build(folder / CATALOGUE_FILE), folder, report=report)
+    with StillRunning(progress) as running:
+        store = build(config.as_build(folder / CATALOGUE_FILE), folder, report=report, started=running.started)
     store.save_document(FUNNEL_FILE, {**store.load_document(FUNNEL_FILE), "left_out": left_out})
     return store
 

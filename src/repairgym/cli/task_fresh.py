@@ -11,6 +11,7 @@ import typer
 
 from repairgym.cli.display import ProgressDisplay
 from repairgym.cli.options import TaskFolder, configured
+from repairgym.cli.still_running import StillRunning
 from repairgym.config.tasks import FreshConfig
 from repairgym.errors import Interrupted
 
@@ -81,8 +82,11 @@ def _build(folder: Path, config: FreshConfig, fresh_packages: list[FreshPackage]
     from repairgym.tasks.build.build_tasks import build
 
     def report(done: Progress) -> None:
+        running.ended(done.unit.name)
         progress("pairs", done.num_done, done.num_jobs, f"{done.num_tasks} tasks; {done.unit.name} {done.unit.error}")
 
-    store = build(config.as_build(folder / CATALOGUE_FILE, folder / LOCKS_FOLDER), folder, report=report)
+    build_config = config.as_build(folder / CATALOGUE_FILE, folder / LOCKS_FOLDER)
+    with StillRunning(progress) as running:
+        store = build(build_config, folder, report=report, started=running.started)
     store.replace(dated(store.load(), fresh_packages))
     return len(store.load())

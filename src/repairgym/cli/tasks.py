@@ -15,6 +15,7 @@ from rich.table import Table
 from repairgym.cli.arguments import open_stored
 from repairgym.cli.display import ProgressDisplay
 from repairgym.cli.options import Config, DryRun, Overrides, Preset, TaskFolder, configured, resolve
+from repairgym.cli.still_running import StillRunning
 from repairgym.cli.task_adding import add
 from repairgym.cli.task_aged import aged
 from repairgym.cli.task_audit import audit, strengthen
@@ -106,17 +107,18 @@ def _make(folder: Path, resolved: TasksConfig) -> None:
     """Make tasks from the catalogue and print how many each split and source has."""
     from repairgym.tasks.build import build_tasks as building
 
-    with ProgressDisplay() as progress:
+    with ProgressDisplay() as progress, StillRunning(progress) as running:
 
         def report(done: building.Progress) -> None:
             unit = done.unit
+            running.ended(unit.name)
             detail = f"{done.num_tasks} tasks, {len(unit.tasks)} of {unit.name}"
             progress("build", done.num_done, done.num_jobs, detail)
             if not unit.tasks:
                 progress(unit.name, 0, 0, unit.error or _why_empty(unit))
 
         try:
-            store = building.build(resolved, folder, report=report)
+            store = building.build(resolved, folder, report=report, started=running.started)
         except KeyboardInterrupt as error:
             raise Interrupted("interrupted; finished packages are kept, the same command resumes there") from error
     tasks = store.load()

@@ -142,8 +142,13 @@ def test_a_finished_unit_is_not_made_again_and_gives_the_same_tasks(
     config = TasksConfig.model_validate(json.loads((built.folder / "manifest.json").read_text())["config"])
     units = sorted((built.folder / "units").iterdir())
     times = [path.stat().st_mtime_ns for path in units]
-    assert build(config, built.folder, LayerStore(seeded_layers.root)).load() == before
+    begun: list[str] = []
+    assert build(config, built.folder, LayerStore(seeded_layers.root), started=begun.append).load() == before
     assert [path.stat().st_mtime_ns for path in units] == times
+    assert begun == []
+    units[0].unlink()
+    assert build(config, built.folder, LayerStore(seeded_layers.root), started=begun.append).load() == before
+    assert begun == [units[0].stem]
 
 
 def test_a_killed_build_goes_on_and_a_seed_gives_the_same_tasks(

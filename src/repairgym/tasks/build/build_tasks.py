@@ -160,8 +160,9 @@ def build(
     folder: Path,
     layers: LayerStore | None = None,
     report: Callable[[Progress], None] = lambda progress: None,
+    started: Callable[[str], None] = lambda name: None,
 ) -> TaskStore:
-    """Build tasks into ``folder``; finished units are reused.
+    """Build tasks into ``folder``; finished units are reused. ``started`` gets the name of each unit that begins.
 
     Raises:
         IndexUnavailableError: nothing could be built because no index answers.
@@ -172,7 +173,7 @@ def build(
     config = _with_known_backend(config)
     root = (layers or LayerStore()).root
     units: list[Unit] = []
-    for unit in _finished_and_made(config, store, jobs, root):
+    for unit in _finished_and_made(config, store, jobs, root, started):
         units.append(unit)
         report(Progress(unit, len(units), len(jobs), sum(len(u.tasks) for u in units)))
     store.save((task for unit in units for task in unit.tasks), _funnel(units), _manifest(config, jobs))
@@ -187,11 +188,13 @@ def _with_known_backend(config: TasksConfig) -> TasksConfig:
     return config.model_copy(update={"sandbox": sandbox})
 
 
-def _finished_and_made(config: TasksConfig, store: TaskStore, jobs: list[Job], root: Path) -> Iterator[Unit]:
+def _finished_and_made(
+    config: TasksConfig, store: TaskStore, jobs: list[Job], root: Path, started: Callable[[str], None]
+) -> Iterator[Unit]:
     finished = {job.name: store.load_unit(job.name, job.key(config)) for job in jobs}
     yield from (unit for unit in finished.values() if unit)
     errors: list[RepairGymError] = []
-    for job, result in _run_jobs(config, [job for job in jobs if not finished[job.name]], root):
+    for job, result in _run_jobs(config, [job for job in jobs if not finished[job.name]], root, started):
         if isinstance(result, RepairGymError):
             errors.append(result)
             if _stops_build(result) or len(errors) == len(jobs):
@@ -220,12 +223,20 @@ def _stops_build(error: RepairGymError) -> bool:
     return is_index or isinstance(error, (DiskFullError, SandboxUnavailableError))
 
 
-def _run_jobs(config: TasksConfig, jobs: list[Job], root: Path) -> Iterator[tuple[Job, Unit | RepairGymError]]:
+def _run_jobs(
+    config: TasksConfig, jobs: list[Job], root: Path, started: Callable[[str], None]
+) -> Iterator[tuple[Job, Unit | RepairGymError]]:
     num_workers = min(config.num_workers or len(os.sched_getaffinity(0)), len(jobs))
     if num_workers <= 1:
-        yield from ((job, asyncio.run(_try_unit(job, config, root))) for job in jobs)
+        for job in jobs:
+            started(job.name)
+            yield job, asyncio.run(_try_unit(job, config, root))
         return
-    with ProcessPool(_build_worker, (config, root), num_workers) as pool, closing(pool.map(jobs)) as results:
+
+    def sent(index: int) -> None:
+        started(jobs[index].name)
+
+    with ProcessPool(_build_worker, (config, root), num_workers) as pool, closing(pool.map(jobs, sent=sent)) as results:
         for index, result in results:
             if isinstance(result, WorkerFailure):
                 raise result.as_error()
