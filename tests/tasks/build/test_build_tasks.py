@@ -147,8 +147,8 @@ def test_a_finished_unit_is_not_made_again_and_gives_the_same_tasks(
     assert [path.stat().st_mtime_ns for path in units] == times
     assert begun == []
     units[0].unlink()
-    assert build(config, built.folder, LayerStore(seeded_layers.root), started=begun.append).load() == before
-    assert begun == [units[0].stem]
+    again = build(config, built.folder, LayerStore(seeded_layers.root), started=begun.append).load()
+    assert ([task.id for task in again], begun) == ([task.id for task in before], [units[0].stem])
 
 
 def test_a_killed_build_goes_on_and_a_seed_gives_the_same_tasks(
