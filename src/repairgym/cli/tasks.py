@@ -42,6 +42,7 @@ from repairgym.tasks.manifest.manifest import TaskManifest
 from repairgym.tasks.sight.scan import ScanReport
 from repairgym.tasks.solve_rates import RATES_FILE, SolveRate, rates_of
 from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS
+from repairgym.tasks.sources.history import NOT_TRIED
 from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TASKS_FILE, TaskStore, Unit
 
 app = typer.Typer(
@@ -139,12 +140,12 @@ def _print_kinds(store: TaskStore) -> None:
 
 
 def _why_empty(unit: Unit) -> str:
-    """Return why a unit made no task: its funnel, and the log of the most frequent reason."""
+    """Return why a unit made no task: its funnel, and the log of the most frequent reason, one of what ran first."""
     counts = ", ".join(f"{reason.replace('_', ' ')} {count}" for reason, count in unit.funnel.items())
     text = f"no task: {counts or 'nothing to try'}"
     if not unit.logs:
         return text
-    main = max(unit.logs, key=lambda reason: unit.funnel.get(reason, 0))
+    main = max(unit.logs, key=lambda reason: (reason not in NOT_TRIED, unit.funnel.get(reason, 0)))
     return f"{text}; the first {main.replace('_', ' ')}: {' '.join(unit.logs[main].split())[:300]}"
 
 

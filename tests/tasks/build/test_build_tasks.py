@@ -297,3 +297,24 @@ def test_every_function_id_of_a_task_exists_in_the_pinned_test_files(
         for test_id in task.fail_to_pass:
             path, _, name = function_id(test_id).partition("::")
             assert name in cuttable_names((tree / path).read_text())
+
+
+def test_a_missing_lock_is_the_fault_of_its_package_alone(
+    write_config: Callable[..., TasksConfig], seeded_layers: LayerStore, tinycalc: Package, tmp_path: Path
+) -> None:
+    unlocked = tinycalc.model_copy(update={"name": "unlocked", "requirements": ("never-locked",)})
+    config = write_config(tinycalc, unlocked).model_copy(update={"sources": ("releases",)})
+    store = build(config, tmp_path / "tasks", seeded_layers)
+    assert {task.provenance.package for task in store.load()} == {"tinycalc"}
+    told = store.load_document("funnel.json")["units"]["releases-unlocked"]["error"]
+    assert told.startswith("unlocked: no lock pytest+never-locked.txt")
+    with pytest.raises(TaskError, match=r"^unlocked: no lock"):
+        build(config.model_copy(update={"packages": ("unlocked",)}), tmp_path / "others", seeded_layers)
+
+
+def test_a_catalogue_with_nothing_to_make_says_so(
+    write_config: Callable[..., TasksConfig], seeded_layers: LayerStore, tinycalc: Package, tmp_path: Path
+) -> None:
+    config = write_config(tinycalc.model_copy(update={"releases": ()})).model_copy(update={"sources": ("releases",)})
+    with pytest.raises(TaskError, match="has nothing for releases: releases need pairs"):
+        build(config, tmp_path, seeded_layers)

@@ -122,7 +122,7 @@ def test_a_repository_that_gives_nothing_says_why(made: Any, seeded_layers: Laye
         assert printed.startswith(f"history, no_usable_tests: history-tinycalc: {commit[:12]} Fix clamp")
         assert "missing_here" in printed
         other = CliRunner().invoke(app, ["stats", str(store.folder), "--log", "survived"])
-        assert "it has those of: no_usable_tests" in str(other.exception)
+        assert "no_code, no_tests, no_usable_tests, root_commit" in str(other.exception)
     finally:
         made.git("checkout", "--quiet", "main")
 
@@ -143,9 +143,11 @@ def test_bounds_and_messages_are_counted(made: Any, tmp_path: Path, make_reposit
         other.write("src/tinycalc/a.py", f"x = {number + 2}\n")
         other.write("tests/test_a.py", f"def test_a{number}(): pass\n")
         other.commit("Fix x" if number else "Add a feature")
-    candidates, funnel = find_candidates(entry(other), GitRepository(other.folder), HistoryConfig(num_commits=1))
+    candidates, dropped = find_candidates(entry(other), GitRepository(other.folder), HistoryConfig(num_commits=1))
     assert len(candidates) == 1
-    assert funnel == {"commits": 4, "beyond_num_commits": 1, "not_a_fix": 1, "root_commit": 1}
+    assert dropped.logs["not_a_fix"].splitlines()[0].endswith(" Add a feature")
+    assert dropped.logs.keys() == {"beyond_num_commits", "not_a_fix", "root_commit"}
+    assert dropped.funnel == {"commits": 4, "beyond_num_commits": 1, "not_a_fix": 1, "root_commit": 1}
 
 
 def test_a_text_that_quotes_the_fix_is_not_used() -> None:

@@ -136,11 +136,11 @@ class Adder:
         fields = self._fields(name, layout, suite)
         repository = Repository(**fields, url=url, revision=commit, subdirectory=subdirectory)
         self.say("counts the commits that can be bug fixes")
-        candidates, dropped = find_candidates(repository, clone, HistoryConfig())
+        candidates, others = find_candidates(repository, clone, HistoryConfig())
         comments = self._comments(suite, layout.reasons)
         comments["revision"] = f"the newest commit; {len(candidates)} commits may be fixes"
-        del dropped["commits"]
-        counts = {"num_candidates": len(candidates), "dropped": dict(dropped)}
+        dropped = {reason: count for reason, count in others.funnel.items() if reason != "commits"}
+        counts = {"num_candidates": len(candidates), "dropped": dropped}
         return self._added(repository, suite, comments, tuple(suite.problems), **counts)
 
     def _fields(self, name: str, layout: Layout, suite: Suite) -> dict[str, Any]:

@@ -170,6 +170,11 @@ def build(
         RepairGymError: no unit could be made; the first reason.
     """
     store, jobs = TaskStore(folder), plan(config, layers)
+    if not jobs:
+        raise TaskError(
+            f"the catalogue has nothing for {', '.join(config.sources)}: releases need pairs in `releases`, history a "
+            "[[repository]], breakages `aged` or num_tries, mutations a limit of their split; correct entry or settings"
+        )
     config = _with_known_backend(config)
     root = (layers or LayerStore()).root
     units: list[Unit] = []
@@ -191,18 +196,35 @@ def _with_known_backend(config: TasksConfig) -> TasksConfig:
 def _finished_and_made(
     config: TasksConfig, store: TaskStore, jobs: list[Job], root: Path, started: Callable[[str], None]
 ) -> Iterator[Unit]:
-    finished = {job.name: store.load_unit(job.name, job.key(config)) for job in jobs}
-    yield from (unit for unit in finished.values() if unit)
-    errors: list[RepairGymError] = []
-    for job, result in _run_jobs(config, [job for job in jobs if not finished[job.name]], root, started):
+    left: list[Job] = []
+    errors: list[tuple[Job, RepairGymError]] = []
+    for job in jobs:
+        try:
+            unit = store.load_unit(job.name, job.key(config))
+        except TaskError as error:
+            errors.append((job, TaskError(f"{job.package.name}: {error}")))
+            continue
+        if unit:
+            yield unit
+        else:
+            left.append(job)
+    yield from (_failed_unit(job, "", error) for job, error in errors if len(errors) < len(jobs))
+    for job, result in _run_jobs(config, left, root, started):
         if isinstance(result, RepairGymError):
-            errors.append(result)
-            if _stops_build(result) or len(errors) == len(jobs):
+            errors.append((job, result))
+            if _stops_build(result):
                 raise result
-            reason = skip_reason(result)
-            result = Unit(job.name, job.key(config), {reason: 1}, (), str(result), {reason: f"{job.name}: {result}"})
-        store.save_unit(result)
-        yield result
+            result = _failed_unit(job, job.key(config), result)
+        if len(errors) < len(jobs):
+            store.save_unit(result)
+            yield result
+    if len(errors) == len(jobs):
+        raise errors[0][1]
+
+
+def _failed_unit(job: Job, key: str, error: RepairGymError) -> Unit:
+    reason = skip_reason(error)
+    return Unit(job.name, key, {reason: 1}, (), str(error), {reason: f"{job.name}: {error}"})
 
 
 def skip_reason(error: RepairGymError) -> str:

@@ -125,7 +125,7 @@ def build_environment(store: LayerStore, lock: str) -> tuple[Environment, Path]:
         # Its base interpreter is gone or has moved.
         store.discard("environments", environment.digest)
     return environment, store.build_once(
-        "environments", environment.digest, lambda place: _install(place, lock, store.config.is_index_allowed, plain)
+        "environments", environment.digest, lambda place: _install(place, lock, store, plain)
     )
 
 
@@ -180,7 +180,7 @@ def install_arguments(python: Path, lock: Path, is_index_allowed: bool, target: 
     return [*install, str(lock), *options, "--python", str(python), *index]
 
 
-def _install(place: Path, lock: str, is_index_allowed: bool, plain: Path | None) -> None:
+def _install(place: Path, lock: str, store: LayerStore, plain: Path | None) -> None:
     """Fill ``place`` with the packages of ``lock``; ``plain`` is the environment without the wheelhouse, if any."""
     main, _, wheelhouse = lock.partition(WHEELHOUSE_HEAD)
     python = place / "bin" / "python"
@@ -190,12 +190,20 @@ def _install(place: Path, lock: str, is_index_allowed: bool, plain: Path | None)
         venv = ["venv", "--quiet", "--relocatable", "--allow-existing", "--no-project", "--python", str(base_python())]
         run_uv([*venv, str(place)])
         (place / "repairgym.lock").write_text(main, encoding="utf-8")
-        run_uv(install_arguments(python, place / "repairgym.lock", is_index_allowed))
+        run_uv(install_arguments(python, place / "repairgym.lock", store.config.is_index_allowed))
     for part in re.split(r"^(?=[A-Za-z0-9])", wheelhouse, flags=re.MULTILINE)[1:]:
         folder = place / "wheelhouse" / part.split()[0].replace("==", "-")
-        folder.mkdir(parents=True)
-        (folder / "repairgym.lock").write_text(part, encoding="utf-8")
-        run_uv(install_arguments(python, folder / "repairgym.lock", is_index_allowed, folder))
+        shutil.copytree(_wheelhouse_layer(store, part, python), folder, copy_function=os.link)
+
+
+def _wheelhouse_layer(store: LayerStore, part: str, python: Path) -> Path:
+    """Return the layer with the distribution that ``part`` of a lock names; many environments share its files."""
+
+    def build(place: Path) -> None:
+        (place / "repairgym.lock").write_text(part, encoding="utf-8")
+        run_uv(install_arguments(python, place / "repairgym.lock", store.config.is_index_allowed, place))
+
+    return store.build_once("wheelhouses", describe_environment(part).digest, build)
 
 
 def base_python() -> Path:

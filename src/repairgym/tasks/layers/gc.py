@@ -31,6 +31,7 @@ KINDS = (
     "image_layers",
     "wheels",
     "trials",
+    "wheelhouses",
     "agents",
 )
 _held: dict[Path, int] = {}

@@ -45,8 +45,8 @@ async def make_breakages(package: Package, context: BuildContext) -> SourceResul
 
 async def _break_settings(package: Package, context: BuildContext, result: SourceResult) -> None:
     breakage_run = await BreakageRun.set_up(package, context)
-    if breakage_run is None:
-        result.funnel["does_not_build"] += 1
+    if isinstance(breakage_run, Drop):
+        result.add(breakage_run)
         return
     edits = breakage_run.edits()
     result.funnel["edits"] += len(edits)
@@ -71,8 +71,8 @@ class BreakageRun:
     """Builds of the release itself, made for the first edit that needs them."""
 
     @classmethod
-    async def set_up(cls, package: Package, context: BuildContext) -> Self | None:
-        """Build the release and record the content of its wheel; return None if the build fails."""
+    async def set_up(cls, package: Package, context: BuildContext) -> Self | Drop:
+        """Build the release and record the content of its wheel; return the reason of a drop if the build fails."""
         store, lock, test = context.store, context.lock(BUILD_REQUIREMENTS), check_text(BUILD_TEST)
         environment, spec = context.pinned_tree(lock, tree_with_files(store, package.sdist(), {BUILD_TEST: test}))
         sandbox = await context.backend.create(spec)
@@ -81,7 +81,8 @@ class BreakageRun:
         finally:
             await sandbox.close()
         if done.exit_status != 0:
-            return None
+            output = (done.stdout + done.stderr).decode(errors="replace")
+            return Drop("does_not_build", f"{package.name} {package.version}\n{output}")
         wheel = json.loads(done.stdout.decode().rpartition("\nwheel ")[2])
         files = {BUILD_TEST: test, EXPECTED_FILE: json.dumps(wheel, indent=1, sort_keys=True) + "\n"}
         spec = spec.model_copy(update={"tree": tree_with_files(store, package.sdist(), files)})

@@ -13,7 +13,6 @@ dropped commit is counted.
 
 import configparser
 import re
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -42,6 +41,10 @@ _FIX = re.compile(
 _LINKED = re.compile(r"(?:fix(?:es|ed)?|close[sd]?|resolve[sd]?|issue|gh|bug)?[\s:(]*(?:#|issue|gh-)(\d{1,6})", re.I)
 
 
+NOT_TRIED = frozenset({"root_commit", "no_code", "no_tests", "too_many_files", "not_a_fix", "beyond_num_commits"})
+"""Reasons that a commit itself gives, before anything runs."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A commit with its source and test files."""
@@ -54,21 +57,23 @@ class Candidate:
 
 def find_candidates(
     repository: Repository, clone: GitRepository, config: HistoryConfig
-) -> tuple[list[Candidate], Counter[str]]:
-    """Return candidates, newest first, at most ``config.num_commits``, and counts of drop reasons."""
+) -> tuple[list[Candidate], SourceResult]:
+    """Return candidates, newest first, at most ``config.num_commits``, and counts and logs of drop reasons."""
     candidates: list[Candidate] = []
-    funnel: Counter[str] = Counter()
+    dropped = SourceResult()
     for commit in clone.commits(repository.revision):
-        funnel["commits"] += 1
+        dropped.funnel["commits"] += 1
         candidate = _as_candidate(repository, commit)
         reason = _drop_reason(candidate, clone, config)
-        if reason:
-            funnel[reason] += 1
-        elif len(candidates) < config.num_commits:
+        if not reason and len(candidates) < config.num_commits:
             candidates.append(candidate)
         else:
-            funnel["beyond_num_commits"] += 1
-    return candidates, funnel
+            dropped.add(Drop(reason or "beyond_num_commits", f"{_headline(commit)}\nchanges {', '.join(commit.paths)}"))
+    return candidates, dropped
+
+
+def _headline(commit: Commit) -> str:
+    return f"{commit.id[:12]} {commit.message.partition(chr(10))[0]}"
 
 
 def _as_candidate(repository: Repository, commit: Commit) -> Candidate:
@@ -118,10 +123,8 @@ async def make_history(package: Repository, context: BuildContext) -> SourceResu
     """Make `history` tasks of one part of a repository's candidates (see `TaskSource`)."""
     clone = GitRepository.open(package.url, context.store, package.subdirectory)
     miner = CommitMiner(package, context, clone, load_issues(package.issues))
-    candidates, funnel = find_candidates(package, clone, context.config.history)
-    result = SourceResult()
-    if context.part == 0:
-        result.funnel.update(funnel)
+    candidates, dropped = find_candidates(package, clone, context.config.history)
+    result = dropped if context.part == 0 else SourceResult()
     size = context.config.history.num_commits_per_unit
     for candidate in candidates[context.part * size : (context.part + 1) * size]:
         result.funnel["candidates"] += 1
@@ -156,8 +159,7 @@ class CommitMiner:
         outcome = await self._try_commit(candidate)
         if isinstance(outcome, Task):
             return outcome
-        head = f"{candidate.commit.id[:12]} {candidate.commit.message.partition(chr(10))[0]}"
-        return Drop(outcome.reason, f"{head}\n{outcome.log}".strip())
+        return Drop(outcome.reason, f"{_headline(candidate.commit)}\n{outcome.log}".strip())
 
     async def _try_commit(self, candidate: Candidate) -> Task | Drop:
         try:

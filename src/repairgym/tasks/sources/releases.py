@@ -25,7 +25,7 @@ from repairgym.tasks.build.concurrency import ordered_map
 from repairgym.tasks.issues.describing import Report, assigned_entries, describe
 from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.layers.store import tree_digest
-from repairgym.tasks.sources.base import BuildContext, SourceResult, of_kinds
+from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult, of_kinds
 from repairgym.tasks.sources.fixes import Fix, Hunk, changes_code, find_hunks
 from repairgym.tasks.sources.pairs import Origin, Pair, texts_of
 
@@ -55,15 +55,22 @@ async def release_pair(package: Package, context: BuildContext, base_version: st
 
 async def collect(pair: Pair, result: SourceResult) -> None:
     """Add the tasks and counts of ``pair`` to ``result``."""
-    config = pair.context.config.releases
+    config, version = pair.context.config.releases, pair.origin.provenance.version
     result.funnel["pairs"] += 1
     stable, unstable, fixed = await pair.sort_tests()
     result.funnel["unstable_tests"] += len(unstable)
     result.funnel["fixed_tests"] += len(fixed)
     if not fixed:
-        result.funnel["pairs_without_fixed_tests"] += 1
+        base = pair.origin.provenance.base_version
+        told = f"no test of {version} that passes in every run fails on the sources of {base}"
+        result.add(Drop("pairs_without_fixed_tests", told))
         return
 
+    num_hunks = len(find_hunks(pair.older, pair.newer))
+    if num_hunks > config.max_hunks:
+        told = f"{version} has {num_hunks} changed places of its sources; releases.max_hunks bounds them"
+        result.add(Drop("pairs_with_too_many_hunks", told))
+        return
     fixes = await Ablation(pair, stable, fixed, result.funnel).split()
     made = [await pair.make_task(fix, stable, fixed) for fix in fixes[: config.num_per_pair]]
     tasks = [outcome for outcome in made if isinstance(outcome, Task)]
@@ -92,12 +99,9 @@ class Ablation:
     funnel: Counter[str]
 
     async def split(self) -> list[Fix]:
-        """Return the fixes; none for a pair that is a rewrite."""
+        """Return the fixes."""
         hunks = find_hunks(self.pair.older, self.pair.newer)
         self.funnel["hunks"] += len(hunks)
-        if len(hunks) > self.pair.origin.config.max_hunks:
-            self.funnel["pairs_with_too_many_hunks"] += 1
-            return []
         groups, untested = await self._group_by_tests(hunks)
         closed, halves = await self._separate(groups)
         await self._join(closed, halves, untested)
