@@ -175,6 +175,9 @@ def test_a_wheelhouse_is_installed_beside_the_environment(tmp_path: Path) -> Non
     assert module.samefile(folder / module.relative_to(plain))
     assert (folder / "wheelhouse" / "iniconfig-2.0.0" / "iniconfig" / "__init__.py").is_file()
     assert not list(folder.glob("lib/*/site-packages/iniconfig-2.0.0.dist-info"))
+    # Other environments with this version get the same files.
+    (shared,) = (tmp_path / "wheelhouses").glob("[!.]*/iniconfig/__init__.py")
+    assert shared.samefile(folder / "wheelhouse" / "iniconfig-2.0.0" / "iniconfig" / "__init__.py")
 
 
 @pytest.mark.network
