@@ -5,6 +5,7 @@ import importlib.util
 import sys
 import tarfile
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 
@@ -18,7 +19,7 @@ from repairgym.tasks.build.validation import gather_evidence, task_layers
 from repairgym.tasks.build.wheel_check import BUILD_TEST, check_text
 from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.layers.environments import build_environment, describe_environment, resolve_lock, with_wheelhouse
-from repairgym.tasks.layers.package_index import Sdist, sha256_of
+from repairgym.tasks.layers.package_index import PackageIndex, Sdist, sha256_of
 from repairgym.tasks.layers.requirement_pins import Place
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.manifest.manifest import TaskManifest, content_digest
@@ -161,6 +162,38 @@ async def test_an_environment_that_another_task_has_outlives_a_search(tmp_path: 
     assert await release.failures({Pin("runtime", "cachetools"): "4.2.4"}, {"cachetools": "4.2.4"}, told) == {}
     release.discard_tried()
     assert all(store.has("environments", digest) for digest in digests)
+
+
+class DatedIndex(PackageIndex):
+    """An index with one release of 2020."""
+
+    def __init__(self) -> None: ...
+
+    def upload_times(self, name: str) -> dict[str, datetime]:
+        return {"1.0": datetime(2020, 5, 1, 8, 30, tzinfo=UTC)} if name == "tinyload" else {}
+
+
+def test_versions_of_its_own_time_are_of_the_list_that_fails(tmp_path: Path) -> None:
+    package, archive = pack(tmp_path)
+    store = LayerStore(tmp_path / "layers", FileIndex(archive))
+    newest = "cachetools==6.0\npluggy==2.0\nsetuptools==90.0\nsix==1.17\ntomli==2.0\nwheel==0.50\n"
+    asked: list[str] = []
+
+    def resolve(requirements: tuple[str, ...], exclude_newer: str) -> str:
+        asked.append(exclude_newer)
+        return "cachetools==4.1\ngone==1.0\npluggy==1.0\nsetuptools==46.0\nsix==1.17\ntomli==0.9\nwheel==0.34\n"
+
+    backend = ScriptedBackend(lambda files, request: TestRun(results={}, exit_status=0))
+    context = BuildContext(store, backend, TasksConfig(), quota=1)
+    spec = SandboxSpec(environment=tmp_path, tree=store.tree(package.sdist("1.0")))
+    release = AgedRelease(package, "1.0", context, spec, (), newest, {}, DatedIndex(), resolve=resolve)
+    # Neither what is the same today, nor what today's lock lacks, nor the runner's own.
+    assert release.own_time("build") == {Pin("build", "setuptools"): "46.0", Pin("build", "wheel"): "0.34"}
+    runtime = {"cachetools": "4.1", "setuptools": "46.0", "tomli": "0.9"}
+    assert release.own_time("runtime") == {Pin("runtime", name): version for name, version in runtime.items()}
+    assert asked == ["2020-05-01T08:30:00Z"]
+    unknown = AgedRelease(package, "2.0", context, spec, (), newest, {}, DatedIndex(), resolve=resolve)
+    assert unknown.own_time("build") == {}
 
 
 @pytest.mark.network

@@ -9,7 +9,7 @@ bounds in lists of requirements; the older versions break no test that passes wi
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -109,6 +109,8 @@ class AgedRelease:
     """(name, version) -> its part of a lock, of each resolved version."""
     tried: set[str] = field(default_factory=set)
     """New environments of the search; existing ones belong to other tasks."""
+    resolve: Callable[..., str] = resolve_lock
+    """Makes locks (see `resolve_lock`)."""
 
     @classmethod
     def set_up(cls, package: Package, version: str, context: BuildContext) -> Self:
@@ -150,7 +152,7 @@ class AgedRelease:
         """Name -> version when the release was uploaded; empty where the index gives no dates or too few wheels."""
         time = self.index.upload_times(self.package.name).get(self.version)
         try:
-            lock = resolve_lock(self.requirements, exclude_newer=time.strftime("%Y-%m-%dT%H:%M:%SZ")) if time else ""
+            lock = self.resolve(self.requirements, exclude_newer=time.strftime("%Y-%m-%dT%H:%M:%SZ")) if time else ""
         except PackageNotFoundError:
             return {}
         return {name: version for name, (version, _) in _parts(lock).items()}
@@ -180,7 +182,7 @@ class AgedRelease:
         if not all(self.has_list(pin.place) for pin in pins):
             return {}
         try:
-            parts = _parts(resolve_lock((*self.requirements, *pinned)))
+            parts = _parts(self.resolve((*self.requirements, *pinned)))
         except PackageNotFoundError:
             return {}
         newest = self.newest
