@@ -1,6 +1,10 @@
 """`repairgym analyze`, `repairgym report` and `repairgym view`: a run in tables, figures and web pages."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from shutil import copy
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -9,7 +13,7 @@ from repairgym.cli.arguments import check_run, open_stored
 from repairgym.cli.options import Overrides, Port, RunFolder, configured, port_override
 from repairgym.config.commands import AnalysisConfig, DataFilesConfig, ViewConfig
 from repairgym.config.loading import load_config
-from repairgym.errors import ConfigError
+from repairgym.errors import ConfigError, InputError
 
 FOLDER = "analysis"
 _MAX_ROWS = 20
@@ -95,7 +99,7 @@ def report(
 
 
 def view(
-    runs: Annotated[Path, typer.Argument(help="Folder of a run, or a folder that holds runs.")],
+    runs: Annotated[Path, typer.Argument(help="Folder of a run or of runs; a file of trajectories of another system.")],
     overrides: Overrides = None,
     host: Annotated[str, typer.Option(help="Address to listen on; default: 127.0.0.1. Others need a token.")] = "",
     port: Port = None,
@@ -107,12 +111,15 @@ def view(
     """Show runs, groups, trajectories and tokens as web pages, live during a run; read-only.
 
     Example: repairgym view runs --open
+
+    Example: repairgym view rollouts/12.jsonl
     """
     given = [*([f"host='{host}'"] if host else []), *port_override(port)]
     resolved = load_config(ViewConfig, None, [*(overrides or []), *given])
     from repairgym.view.folders import check_root
 
-    check_root(runs)  # before the server is imported, which takes most of a second
+    if not runs.is_file():
+        check_root(runs)  # before the server is imported, which takes most of a second
     from repairgym.view.app import serve
 
     def tell(address: str) -> None:
@@ -120,4 +127,28 @@ def view(
         if is_opened:
             typer.launch(address)
 
-    serve(runs, host=resolved.host, port=resolved.port, token=token, tell=tell)
+    with _as_run(runs) if runs.is_file() else nullcontext(runs) as root:
+        serve(root, host=resolved.host, port=resolved.port, token=token, tell=tell)
+
+
+@contextmanager
+def _as_run(source: Path) -> Iterator[Path]:
+    """Import a file of another system into a run folder that goes with the command."""
+    from repairgym.bridges.trajectories.files import import_trajectories, read_trajectories
+    from repairgym.inference.loading import load_tokenizer, shipped_base
+    from repairgym.inference.renderer import ChatRenderer
+    from repairgym.rollout.store import RunStore
+
+    with TemporaryDirectory(prefix="repairgym-view-") as name:
+        folder = Path(name) / source.name
+        (folder / "checkpoints" / "base").mkdir(parents=True)
+        copy(shipped_base() / "tokenizer.json", folder / "checkpoints" / "base")
+        renderer = ChatRenderer(load_tokenizer(shipped_base()))
+        with RunStore.create(folder / "run.db") as store:
+            done = import_trajectories(read_trajectories(source), store, None, renderer)
+        for bad in done.bad[:5]:
+            typer.secho(f"left out: {bad.place}: {bad.reason}", fg="yellow", err=True)
+        if not done.num_stored:
+            raise InputError(f"none of the {len(done.bad)} documents of {source} is a trajectory that is known here")
+        typer.echo(f"{done.num_stored} trajectories of {source}, {len(done.bad)} left out")
+        yield folder

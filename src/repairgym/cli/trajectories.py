@@ -20,7 +20,8 @@ app = typer.Typer(help="Trajectories for other systems and from them.", no_args_
 
 AUTO = "auto"
 OTLP = "otlp"
-_FORMATS = "mini_swe_agent, swe_agent, atif or chat"
+_FORMATS = "mini_swe_agent, swe_agent, atif, chat"
+_READ_ONLY = "inspect, verl, trl"
 _NUM_SHOWN = 5
 
 Model = Annotated[Path | None, typer.Option(help="Folder with the tokenizer; default: the shipped base.")]
@@ -66,8 +67,8 @@ def export(
 def import_command(
     run: Annotated[Path, typer.Argument(help="Run folder; made when it is missing.")],
     source: Annotated[Path, typer.Argument(help="File, or folder of files.")],
-    tasks: Annotated[Path, typer.Option(help="Folder of their tasks.")],
-    format_name: Annotated[str, typer.Option("--format", help=f"{AUTO}, {_FORMATS}.")] = AUTO,
+    tasks: Annotated[Path | None, typer.Option(help="Folder of their tasks; without it they can only be read.")] = None,
+    format_name: Annotated[str, typer.Option("--format", help=f"{AUTO}, {_FORMATS}, {_READ_ONLY}.")] = AUTO,
     graded: Annotated[Path | None, typer.Option(help="Results folder of repairgym grade, for their verdicts.")] = None,
     model: Model = None,
 ) -> None:
@@ -81,7 +82,7 @@ def import_command(
     from repairgym.rollout.store import RunStore
 
     form = None if format_name == AUTO else _format(format_name)
-    known = load_tasks(tasks)
+    known = load_tasks(tasks) if tasks else None
     gradings = Gradings(graded) if graded else None
     renderer = _renderer(model)
     run.mkdir(parents=True, exist_ok=True)

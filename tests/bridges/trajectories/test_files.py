@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.bridges.trajectories.base import ExchangeTrajectory, Step, ToolCall, from_trajectory
@@ -16,7 +18,7 @@ from repairgym.bridges.trajectories.files import BadDocument, import_trajectorie
 from repairgym.bridges.trajectories.formats import FORMATS, detect_format
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
-from repairgym.errors import InputError
+from repairgym.errors import ConfigError, InputError
 from repairgym.inference.chat_template import Message
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tokenizer import train_tokenizer
@@ -56,7 +58,7 @@ def own(task: Task, tmp_path: Path, renderer: ChatRenderer) -> Trajectory:
     return asyncio.run(runner.run_job(job, task, ScriptedPolicy("teacher", renderer), 1.0))
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if form.write])
 def test_our_trajectories_survive_a_format(own: Trajectory, name: str, tmp_path: Path, renderer: ChatRenderer) -> None:
     trajectory = own
     written = from_trajectory(trajectory, renderer)
@@ -135,6 +137,68 @@ def test_files_of_other_agents(tmp_path: Path) -> None:
     assert mini.steps[0].observation == '{"returncode": 0}'
     assert (swe.instance_id, len(swe.steps)) == ("tiny-2", 1)
     assert [message.text for message in swe.opening] == ["You are.", "f is wrong"]
+
+
+INSPECT = {
+    "eval": {"model": "mockllm/model"},
+    "samples": [
+        {
+            "id": "tiny-1",
+            "epoch": 2,
+            "messages": [
+                {"role": "system", "content": "Repair."},
+                {"role": "user", "content": "f is wrong"},
+                {
+                    "role": "assistant",
+                    "content": [{"type": "text", "text": "I look."}],
+                    "tool_calls": [{"id": "c1", "function": "bash", "arguments": {"cmd": "ls"}}],
+                },
+                {"role": "tool", "content": "m.py", "function": "bash"},
+            ],
+            "scores": {},
+            "output": {"model": "mockllm/model"},
+            "metadata": {"patch": "--- a/m.py"},
+        }
+    ],
+}
+
+
+def test_dumps_of_trainers_and_logs_of_inspect_are_read(tmp_path: Path) -> None:
+    log = tmp_path / "log.json"
+    log.write_text(json.dumps(INSPECT))
+    (sample,) = read_trajectories(log)
+    assert isinstance(sample, ExchangeTrajectory)
+    assert (sample.id, sample.instance_id, sample.agent, sample.patch) == (
+        "tiny-1#2",
+        "tiny-1",
+        "inspect",
+        "--- a/m.py",
+    )
+    assert sample.steps == (
+        Step(text="I look.", calls=(ToolCall(name="bash", arguments={"cmd": "ls"}),), observation="m.py"),
+    )
+    dump = {"input": "user\nf is wrong", "output": "edit\nuser\npassed", "gts": None, "score": 1.0, "step": 12}
+    (tmp_path / "12.jsonl").write_text(json.dumps(dump) + "\n")
+    prompt = [{"role": "user", "content": "f is wrong"}]
+    rows = [{"step": 3, "prompt": prompt, "completion": [{"role": "assistant", "content": "edit"}], "advantage": 0.5}]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "completions_00003.parquet")
+    verl, trl = (each for each in read_trajectories(tmp_path) if isinstance(each, ExchangeTrajectory))
+    assert (verl.agent, verl.instance_id, verl.steps[0].text) == ("verl", "12.jsonl-1", "edit\nuser\npassed")
+    assert (trl.agent, trl.opening[0].text, trl.steps[0].text) == ("trl", "f is wrong", "edit")
+    with pytest.raises(ConfigError, match="only read"):
+        write_trajectories([verl], FORMATS["verl"], tmp_path / "out.jsonl")
+    (tmp_path / "log.eval").write_bytes(b"PK")
+    with pytest.raises(InputError, match="inspect log convert"):
+        list(read_trajectories(tmp_path / "log.eval"))
+
+
+def test_without_tasks_everything_is_stored_to_be_read_and_nothing_else(tmp_path: Path, renderer: ChatRenderer) -> None:
+    with RunStore.create(tmp_path / "run.db") as store:
+        done = import_trajectories([CALLING], store, None, renderer)
+        (stored,) = store.trajectories(phase="import/unknown")
+    assert (done.num_stored, stored.task_id, stored.verdict.kind) == (1, "tiny-1", VerdictKind.INVALID)
+    with pytest.raises(ValueError, match="policy"):
+        policy_sample(stored, 1.0)
 
 
 @pytest.mark.parametrize(

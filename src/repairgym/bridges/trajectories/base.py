@@ -80,7 +80,8 @@ class TrajectoryFormat:
     suffix: str
     """Of its files; ``.jsonl``: one document per line of one file."""
     matches: Callable[[Document], bool]
-    write: Callable[[ExchangeTrajectory], dict[str, Any]]
+    write: Callable[[ExchangeTrajectory], dict[str, Any]] | None
+    """None: the format is only read."""
     read: Callable[[Document, str], ExchangeTrajectory]
     """Of a document and its file's name, which alone names the instance in some formats; raises `FormatError`."""
 

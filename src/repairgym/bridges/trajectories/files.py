@@ -18,7 +18,7 @@ from repairgym.bridges.trajectories.base import Document, ExchangeTrajectory, Fo
 from repairgym.bridges.trajectories.formats import FORMATS, detect_format
 from repairgym.config.commands import GradeCommandConfig
 from repairgym.config.loading import load_config
-from repairgym.errors import InputError
+from repairgym.errors import ConfigError, InputError, install_hint
 from repairgym.grading.execution import GRADER_VERSION
 from repairgym.grading.predictions.reading import Prediction
 from repairgym.grading.predictions.results import ResultsFolder, grading_key
@@ -31,6 +31,8 @@ from repairgym.tasks.layers.atomic_write import written_whole
 _LINES = ".jsonl"
 PHASE = "import"
 """Of tasks of the train split; others are in ``import/SPLIT``."""
+UNKNOWN = "unknown"
+"""Split of imports whose task nobody knows: they are there to be read."""
 PIPELINE = "imported"
 
 
@@ -44,6 +46,8 @@ class BadDocument:
 
 def write_trajectories(trajectories: Iterable[ExchangeTrajectory], form: TrajectoryFormat, out: Path) -> int:
     """Write ``trajectories`` to ``out``: a file, or a folder for a format of one file each; returns their number."""
+    if form.write is None:
+        raise ConfigError(f"the format {form.name} is only read, by import and view")
     documents = ((trajectory.id, form.write(trajectory)) for trajectory in trajectories)
     if form.suffix == _LINES:
         lines = [json.dumps(document, ensure_ascii=False) for _, document in documents]
@@ -75,7 +79,8 @@ def read_trajectories(source: Path, form: TrajectoryFormat | None = None) -> Ite
 def _files(source: Path) -> list[Path]:
     if source.is_file():
         return [source]
-    suffixes = (*(form.suffix for form in FORMATS.values()), "trajectory.json")
+    # Other files end with .json, too, so logs of Inspect are named one by one.
+    suffixes = (*(form.suffix for form in FORMATS.values() if form.suffix != ".json"), "trajectory.json")
     paths = sorted(path for path in source.rglob("*") if path.is_file() and path.name.endswith(suffixes))
     if not paths:
         raise InputError(f"{source} holds no trajectory; expected a file, or a folder with *{', *'.join(suffixes)}")
@@ -84,16 +89,34 @@ def _files(source: Path) -> list[Path]:
 
 def _documents(path: Path) -> Iterator[tuple[str, str, Document | None]]:
     """Yield (place, name, document); a document is None where it is not a JSON object."""
+    if path.suffix == ".parquet":
+        yield from _rows(path)
+        return
+    if path.suffix == ".eval":
+        raise InputError(f"{path} is packed; unpack it: inspect log convert {path} --to json --output-dir logs")
     text = path.read_text(encoding="utf-8", errors="replace")
     name = path.name
     for suffix in (".traj.json", ".traj", ".trajectory.json", ".json"):
         name = name.removesuffix(suffix)
     if path.suffix != _LINES:
-        yield str(path), path.parent.name if name == "trajectory" else name, _object(text)
+        document = _object(text)
+        if document and {"eval", "samples"} <= set(document):
+            yield from ((f"{path}, sample {sample['id']}", name, sample) for sample in document["samples"] or ())
+            return
+        yield str(path), path.parent.name if name == "trajectory" else name, document
         return
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             yield f"{path}, line {number}", f"{name}-{number}", _object(line)
+
+
+def _rows(path: Path) -> Iterator[tuple[str, str, Document]]:
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise ConfigError(f"{path} needs pyarrow: {install_hint('datasets')}") from None
+    for number, row in enumerate(parquet.read_table(path).to_pylist(), 1):
+        yield f"{path}, row {number}", f"{path.stem}-{number}", row
 
 
 def _object(text: str) -> dict[str, Any] | None:
@@ -141,22 +164,23 @@ class Imported:
 def import_trajectories(
     documents: Iterable[ExchangeTrajectory | BadDocument],
     store: RunStore,
-    tasks: Mapping[str, Task],
+    tasks: Mapping[str, Task] | None,
     renderer: ChatRenderer,
     gradings: Gradings | None = None,
 ) -> Imported:
-    """Store the trajectories of ``tasks``; returns the others with the reason."""
+    """Store the trajectories of ``tasks``; returns the others with the reason. Without tasks it stores all."""
     result = Imported()
     for document in documents:
         if isinstance(document, BadDocument):
             result.bad.append(document)
-        elif document.instance_id not in tasks:
+        elif tasks is not None and document.instance_id not in tasks:
             result.bad.append(BadDocument(document.id, f"{document.instance_id!r} is none of the {len(tasks)} tasks"))
         else:
-            task = tasks[document.instance_id]
-            phase = PHASE if task.split == "train" else f"{PHASE}/{task.split}"
+            task = tasks[document.instance_id] if tasks is not None else None
+            split = task.split if task else UNKNOWN
+            phase = PHASE if split == "train" else f"{PHASE}/{split}"
             trajectory = to_trajectory(document, task, renderer, gradings)
-            is_new = store.add_trajectory(trajectory, phase=phase, step=0, split=task.split)
+            is_new = store.add_trajectory(trajectory, phase=phase, step=0, split=split)
             result.num_stored += is_new
             result.num_known += not is_new
             result.verdicts[trajectory.verdict.kind.value] += is_new
@@ -164,9 +188,9 @@ def import_trajectories(
 
 
 def to_trajectory(
-    imported: ExchangeTrajectory, task: Task, renderer: ChatRenderer, gradings: Gradings | None = None
+    imported: ExchangeTrajectory, task: Task | None, renderer: ChatRenderer, gradings: Gradings | None = None
 ) -> Trajectory:
-    """Make the record of an imported trajectory."""
+    """Make the record of an imported trajectory; without a task it has no verdict."""
     ledger = LedgerBuilder()
     ledger.append_context(renderer.conversation_ids(imported.opening))
     turns = []
@@ -188,12 +212,12 @@ def to_trajectory(
             )
         )
     name = imported.id if imported.id == imported.instance_id else f"{imported.instance_id}/{imported.id}"
-    verdict = gradings.verdict(task, imported.patch) if gradings else None
+    verdict = gradings.verdict(task, imported.patch) if gradings and task else None
     reason = "imported and not graded here; give the results folder of repairgym grade"
     return Trajectory(
         id=f"{PHASE}/{imported.agent or 'chat'}/{name}",
-        task_id=task.id,
-        group_id=f"{PHASE}/{task.id}",
+        task_id=imported.instance_id,
+        group_id=f"{PHASE}/{imported.instance_id}",
         pipeline=PIPELINE,
         policy_id=imported.model or imported.agent or PIPELINE,
         sandbox_backend="none",

@@ -6,11 +6,12 @@ ATIF is Harbor's trajectory format (versions 1.0 to 1.8)::
 
 SWE-agent's ``.traj`` has steps, the messages sent, and the result: ``{"trajectory": [...], "history": [...],
 "info": {...}}``. mini-swe-agent's ``.traj.json`` (1 and 1.1) and chat messages for SFT (SWE-smith's rows and others)
-hold one message list: ``{"messages": [...], ...}``.
+hold one message list: ``{"messages": [...], ...}``. Only read: samples of Inspect's logs, verl's dumps of rollouts and
+TRL's logs of completions. The last two are one text each, whatever turns it has.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from repairgym import __version__
@@ -275,6 +276,66 @@ def _read_chat(document: Document, _: str) -> ExchangeTrajectory:
     )
 
 
+# --- only read ---
+
+
+def _is_inspect(document: Document) -> bool:
+    return {"epoch", "messages", "scores"} <= set(document)
+
+
+def _read_inspect(document: Document, _: str) -> ExchangeTrajectory:
+    """Read one sample; the patch is what its task left in ``metadata.patch``, as Inspect's own format has no place."""
+    instance_id = str(document["id"])
+    messages = [_inspect_message(message) for message in document["messages"]]
+    return ExchangeTrajectory(
+        id=f"{instance_id}#{document['epoch']}",
+        instance_id=instance_id,
+        **_opening_and_steps(map(_read_message, messages)),
+        exit_status="",
+        patch=str((document.get("metadata") or {}).get("patch") or ""),
+        model=str((document.get("output") or {}).get("model") or ""),
+        agent="inspect",
+    )
+
+
+def _inspect_message(message: Document) -> Document:
+    calls = [
+        {"function": {"name": c["function"], "arguments": c["arguments"]}} for c in message.get("tool_calls") or ()
+    ]
+    return {**message, "tool_calls": calls}
+
+
+def _is_verl(document: Document) -> bool:
+    return {"input", "output", "score"} <= set(document)
+
+
+def _is_trl(document: Document) -> bool:
+    return {"prompt", "completion", "advantage"} <= set(document)
+
+
+def _reader_of_texts(agent: str, prompt: str, answer: str) -> Callable[[Document, str], ExchangeTrajectory]:
+    """Return a reader of rows with a text before the first sampled token and one from there on."""
+
+    def read(document: Document, name: str) -> ExchangeTrajectory:
+        opening = document[prompt]
+        texts = [opening] if isinstance(opening, str) else [_text(message) for message in opening]
+        return ExchangeTrajectory(
+            id=name,
+            instance_id=str(document.get("instance_id") or name),
+            opening=tuple(Message("user", text) for text in texts),
+            steps=(Step(text=_plain(document[answer])),),
+            exit_status="",
+            patch="",
+            agent=agent,
+        )
+
+    return read
+
+
+def _plain(answer: Any) -> str:
+    return answer if isinstance(answer, str) else "\n".join(map(_text, answer))
+
+
 def _read_message(message: Document) -> Step | Message:
     if not isinstance(message, Mapping) or "role" not in message:
         raise FormatError("a message without a role")
@@ -349,6 +410,9 @@ FORMATS = {
         TrajectoryFormat(
             "mini_swe_agent", ".traj.json", _is_mini_swe_agent, _write_mini_swe_agent, _read_mini_swe_agent
         ),
+        TrajectoryFormat("inspect", ".json", _is_inspect, None, _read_inspect),
+        TrajectoryFormat("verl", ".jsonl", _is_verl, None, _reader_of_texts("verl", "input", "output")),
+        TrajectoryFormat("trl", ".parquet", _is_trl, None, _reader_of_texts("trl", "prompt", "completion")),
         TrajectoryFormat("chat", ".jsonl", _is_chat, _write_chat, _read_chat),
     )
 }
