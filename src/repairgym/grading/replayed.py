@@ -32,10 +32,11 @@ from repairgym.records import Finding, MainError, Task, Verdict, VerdictKind
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.tasks.build.validation import graded_files
 from repairgym.tasks.layers.store import LayerStore
-from repairgym.tasks.replay.making import Recorder, SandboxRecorder, replay_spec, replay_timeout_s, why_not_replayed
+from repairgym.tasks.replay.making import Recorder, SandboxRecorder, replay_timeout_s, why_not_replayed
 from repairgym.tasks.replay.oracle import Group, Oracle
 from repairgym.tasks.replay.scripts import Replay, Script
 from repairgym.tasks.replay.stored import OracleStore
+from repairgym.tasks.replay.trees import replay_spec
 
 NUM_VARIED, NUM_WIDE, NUM_COMPARED, MAX_DRAWN_STEPS = 3, 2, 2, 200
 """Joined varied and wide scripts of one grading, those that compare objects, and the steps of each group. A draw bounds

@@ -18,8 +18,9 @@ from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.tasks.build.validation import graded_files, task_layers
 from repairgym.tasks.layers.store import LayerStore
-from repairgym.tasks.replay.making import SandboxRecorder, replay_spec
+from repairgym.tasks.replay.making import SandboxRecorder
 from repairgym.tasks.replay.stored import OracleStore
+from repairgym.tasks.replay.trees import replay_spec
 from repairgym.tasks.store import TaskStore
 
 

@@ -10,9 +10,7 @@ from repairgym.tasks.replay.joining import MAX_STEPS
 from repairgym.tasks.replay.making import (
     MAX_WIDE_STEPS,
     make_oracle,
-    replay_spec,
     replay_timeout_s,
-    test_files,
     touched_modules,
     why_not_replayed,
 )
@@ -67,8 +65,10 @@ class Recorder(ScriptedRecorder):
 
     def __init__(self, scripts):
         super().__init__(Recording(tuple(scripts), {}), Comparison(scripts))
+        self.played = []
 
     async def replay(self, spec, scripts, source_paths, *conditions, timeout_s):
+        self.played.append((tuple(script.id for script in scripts), *conditions))
         self._answers = Comparison(scripts)
         return await super().replay(spec, scripts, source_paths, *conditions, timeout_s=timeout_s)
 
@@ -108,6 +108,23 @@ async def test_only_gold_has_no_bound_of_processor_time(tmp_path):
 
 
 @pytest.mark.asyncio
+async def test_a_variant_that_the_failing_tests_tell_does_not_meet_the_others(tmp_path):
+    making, recorder = make(tmp_path, [Script(TEST, (call(2),)), Script(KEPT, (call(1),))])
+    oracle = await making
+    variants = [names for names, conditions in recorder.played if conditions.max_late == 1]
+    assert variants.count((TEST,)) == oracle.strength.num_variants == oracle.strength.num_variants_killed
+    assert (KEPT,) not in variants
+
+
+@pytest.mark.asyncio
+async def test_a_variant_that_the_failing_tests_do_not_tell_meets_the_others(tmp_path):
+    making, recorder = make(tmp_path, [Script(TEST, (call("text"),)), Script(KEPT, (call(2),))])
+    oracle = await making
+    assert sum(names == (KEPT,) for names, conditions in recorder.played if conditions.max_late == 1) > 0
+    assert oracle.strength.num_variants_killed > 0
+
+
+@pytest.mark.asyncio
 async def test_what_a_clock_changes_is_not_judged(tmp_path):
     making, _ = make(tmp_path, [Script(TEST, (call(2, clock=True),))])
     assert (await making).expected[TEST] == ()
@@ -134,15 +151,6 @@ async def test_equal_tasks_have_equal_oracles(tmp_path):
     scripts = [Script(TEST, (call(2),))]
     first, second = make(tmp_path, scripts)[0], make(tmp_path, scripts)[0]
     assert await first == await second
-
-
-def test_no_file_of_the_tests_is_in_a_replay(tmp_path):
-    shown = ("src/m.py", "testing.py")
-    tree = tree_with(tmp_path, *shown, "tests/data/a.json", "tests/b.py", "src/m/test_c.py", "conftest.py")
-    hidden = ("conftest.py", "src/m/test_c.py", "tests/b.py", "tests/data/a.json")
-    assert test_files(tree) == hidden
-    spec = replay_spec(scripted_task(test_paths=("odd.py",)), spec_of(tree), {"m.py": "x"})
-    assert spec.files == {"m.py": "x", "odd.py": None, **dict.fromkeys(hidden)}
 
 
 def test_modules_are_named_as_they_are_imported():

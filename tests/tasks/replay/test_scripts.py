@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from repairgym.tasks.replay.joining import joined
@@ -183,7 +185,8 @@ async def test_scripts_that_run_apart_name_the_functions_that_ran(site):
         f"def test_{name}():\n    assert shop.{name}() in (0, 1)\n" for name in ("inner", "outer", "forks")
     )
     scripts = (await site.record(package, tests)).scripts
-    seen = await site.replay(package, *scripts, conditions=Conditions(is_apart=True))
+    traced = Conditions(is_apart=True, traced=frozenset(script.id for script in scripts))
+    seen = await site.replay(package, *scripts, conditions=traced)
     lines = {
         name.rpartition("_")[2]: {function.partition("::")[2] for function in functions}
         for name, functions in seen.executed.items()
@@ -193,6 +196,10 @@ async def test_scripts_that_run_apart_name_the_functions_that_ran(site):
     assert lines["outer"] >= {"2", "5", "7"}
     assert [ANY_FUNCTION in functions for functions in seen.executed.values()] == [False, False, True]
     assert not (await site.replay(package, *scripts)).executed
+    first = scripts[0]
+    mixed = await site.replay(package, *scripts, conditions=replace(traced, traced=frozenset({first.id})))
+    assert dict(mixed.executed) == {first.id: seen.executed[first.id]}
+    assert {**mixed.observations} == {**seen.observations}
 
 
 async def test_scripts_share_a_process_unless_they_run_apart_or_one_ends_it(site):

@@ -19,7 +19,7 @@ TEST = "test_m.py::test_f"
 
 def recorder():
     def answers(files, conditions):
-        value = "true" if "<=" in (files["m.py"] or "") else "false"
+        value = "true" if "<=" in (files.get("m.py", "a <= b") or "") else "false"
         return {TEST: (Observation(0, "result", value, "plain", True),)}
 
     return ScriptedRecorder(Recording((Script(TEST, ({"op": "call", "args": []},)),), {}), answers)
@@ -50,12 +50,55 @@ async def test_an_oracle_is_made_once_for_all(tmp_path, task):
 async def test_an_oracle_can_be_collected_and_is_made_again(tmp_path, task):
     layers, ours = LayerStore(tmp_path / "cache"), recorder()
     await OracleStore(layers).get(task, ours, spec_in(tmp_path))
-    assert [layer.path.parent.name for layer in list_layers(layers.root)] == ["replays"]
-    assert len(collect(layers.root, LayersConfig(max_bytes=1, min_idle_s=0.0), now_s=4e9).removed) == 1
+    kinds = sorted(layer.path.parent.name for layer in list_layers(layers.root))
+    assert kinds == ["recordings", "recordings", "replays"]
+    assert len(collect(layers.root, LayersConfig(max_bytes=1, min_idle_s=0.0), now_s=4e9).removed) == 3
     store = OracleStore(layers)
     assert store.load(task) is None
     await store.get(task, ours, spec_in(tmp_path))
     assert len(ours.requests) == 4
+
+
+def content_of(layers, task):
+    return (layers.root / "replays" / oracle_digest(task) / "oracle.json.gz").read_bytes()
+
+
+@pytest.mark.asyncio
+async def test_tasks_with_the_same_repaired_code_share_recordings(tmp_path, task):
+    (tmp_path / "m.py").write_text(task.gold_files["m.py"])
+    sibling = scripted_task("sibling", base_files={"m.py": "def f(a, b):\n    return a > b\n"})
+    shared, alone, ours = LayerStore(tmp_path / "shared"), LayerStore(tmp_path / "alone"), recorder()
+    for one in (task, sibling):
+        await OracleStore(shared).get(one, ours, spec_in(tmp_path))
+    assert len(ours.requests) == 2
+    await OracleStore(alone).get(sibling, recorder(), spec_in(tmp_path))
+    assert content_of(shared, sibling) == content_of(alone, sibling)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"gold_files": {"m.py": "def f(a, b):\n    return (a <= b)\n"}},
+        {"pass_to_pass": ("test_m.py::test_g",)},
+        {"base_tree": "other"},
+        {"plugins": ("anyio",)},
+    ],
+)
+async def test_what_decides_a_recording_is_not_shared(tmp_path, task, changes):
+    (tmp_path / "m.py").write_text(task.gold_files["m.py"])
+    store, ours = OracleStore(LayerStore(tmp_path / "cache")), recorder()
+    for one in (task, scripted_task(**changes)):
+        await store.get(one, ours, spec_in(tmp_path))
+    assert len(ours.requests) > 2
+
+
+@pytest.mark.asyncio
+async def test_a_recording_without_scripts_is_not_kept(tmp_path, task):
+    layers = LayerStore(tmp_path / "cache")
+    empty = ScriptedRecorder(Recording((), {}), lambda files, conditions: {})
+    await OracleStore(layers).get(task, empty, spec_in(tmp_path))
+    assert not [*(layers.root / "recordings").glob("*/recording.json.gz")]
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ KINDS = (
     "repositories",
     "models",
     "replays",
+    "recordings",
     "images",
     "image_layers",
     "wheels",

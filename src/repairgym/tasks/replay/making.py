@@ -9,9 +9,8 @@ an error (`SandboxError`), everything else is a smaller oracle.
 import asyncio
 import random
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, Protocol, TypeVar, cast
 
@@ -22,7 +21,6 @@ from repairgym.tasks.build.wheel_check import is_wheel_check
 from repairgym.tasks.replay import scripts as replaying
 from repairgym.tasks.replay.choosing import covering_sets, killed
 from repairgym.tasks.replay.compared import Made, compared_scripts, made_objects, only_yes_and_no, trial_scripts
-from repairgym.tasks.replay.guest.rewrite import is_test_path
 from repairgym.tasks.replay.joining import MAX_STEPS, joined, joined_sets
 from repairgym.tasks.replay.oracle import Expected, Oracle, expect
 from repairgym.tasks.replay.scripts import (
@@ -34,11 +32,11 @@ from repairgym.tasks.replay.scripts import (
     Replay,
     Script,
 )
-from repairgym.tasks.replay.varied import gold_variants, varied_scripts
+from repairgym.tasks.replay.trees import MakeSpec, code_spec, replay_spec, test_files
+from repairgym.tasks.replay.varied import Files, gold_variants, varied_scripts
 from repairgym.tasks.replay.varied_calls import optional_parameters, varied_calls
 
 One = TypeVar("One")
-MakeSpec = Callable[[Task, dict[str, str | None]], SandboxSpec]
 GOLD_CONDITIONS = (Conditions(is_apart=True), Conditions(1, 11 * 86_400.0), Conditions(2, -9.6 * 3600.0))
 """Gold is replayed with scripts apart and together, under other hash seeds and clocks: what differs judges nothing."""
 MAX_WIDE_STEPS, NUM_WIDE, NUM_WIDE_TESTS = 3000, 32, 96
@@ -116,22 +114,6 @@ def why_not_replayed(task: Task) -> str:
     return ""
 
 
-def replay_spec(task: Task, make_spec: MakeSpec, sources: Mapping[str, str | None]) -> SandboxSpec:
-    """Return the sandbox of a replay: the tree with ``sources`` over it and without any test file."""
-    tests = {*task.test_paths, *test_files(make_spec(task, {}).tree)} - task.gold_files.keys()
-    return make_spec(task, {**sources, **dict.fromkeys(sorted(tests))})
-
-
-@lru_cache(maxsize=256)
-def test_files(tree: Path) -> tuple[str, ...]:
-    """Return the files of ``tree`` that belong to its tests, with their data."""
-    paths = (path.relative_to(tree).as_posix() for path in tree.rglob("*") if path.is_file())
-    return tuple(sorted(filter(is_test_path, paths)))
-
-
-test_files.__test__ = False  # type: ignore[attr-defined]  # pytest collects no function of ours
-
-
 def replay_timeout_s(gold_s: float) -> float:
     """Return the deadline of a replay, far beyond the time of gold: the bound that decides is one of steps."""
     return min(_MAX_REPLAY_S, 30.0 + 10.0 * gold_s)
@@ -169,6 +151,27 @@ class _Chosen(NamedTuple):
     num_told: int
 
 
+class _Met(NamedTuple):
+    """Numbers of the variants that scripts have told from gold; those that do not end are told, too."""
+
+    told: frozenset[int]
+    late: frozenset[int]
+
+    def joined(self, other: "_Met") -> "_Met":
+        """Return both."""
+        return _Met(self.told | other.told, self.late | other.late)
+
+
+def _met(
+    scripts: Sequence[Script], expected: Mapping[str, Sequence[Expected]], replays: Mapping[int, Replay]
+) -> _Met:
+    """Return what ``scripts`` tell of the variants with these ``replays``."""
+    numbers, seen = [*replays], [*replays.values()]
+    late = frozenset(number for number, replay in replays.items() if "timed out" in replay.unfinished.values())
+    kills = (killed(script.id, expected[script.id], seen) for script in scripts)
+    return _Met(late.union(numbers[place] for places in kills for place in places), late)
+
+
 class _Maker:
     """The making of one oracle."""
 
@@ -187,12 +190,13 @@ class _Maker:
         failing, passing = self._split(recorded)
         if not failing:
             return Oracle({}, {}, self._strength({}, (), 0, 0), 0.0)
-        wide = joined(self._wide(recorded, others), "wide")
-        required = (*failing, *joined(passing, "pass_to_pass"))
+        wide, kept = joined(self._wide(recorded, others), "wide"), joined(passing, "pass_to_pass")
+        required = (*failing, *kept)
         compared, varied, num_variants, num_killed = await self._varied(recorded)
         every = (*required, *wide, *compared, *varied)
         # In either order: a step that needs what an earlier script left says nothing where that is not drawn.
-        orders = zip((every, every, every[::-1]), GOLD_CONDITIONS, strict=True)
+        apart = replace(GOLD_CONDITIONS[0], traced=frozenset(script.id for script in kept))
+        orders = zip((every, every, every[::-1]), (apart, *GOLD_CONDITIONS[1:]), strict=True)
         golds = await _all(*(self._replay(self._gold, order, conditions) for order, conditions in orders))
         broken = await self._replay(graded_files(self._task), every, _bounded(golds[1]))
         expected = {script.id: expect(script, golds, broken) for script in every}
@@ -200,7 +204,7 @@ class _Maker:
         return Oracle(
             scripts={
                 "fail_to_pass": failing,
-                "pass_to_pass": required[len(failing) :],
+                "pass_to_pass": kept,
                 "wide": wide,
                 "compared": compared,
                 "varied": varied,
@@ -208,7 +212,7 @@ class _Maker:
             expected=expected,
             strength=self._strength(expected, recorded, num_variants, num_killed),
             duration_s=round(max(replay.duration_s for replay in golds[1:]), 3),
-            executed=self._executed(required[len(failing) :], golds[0]),
+            executed=self._executed(kept, golds[0]),
         )
 
     def _executed(self, passing: Sequence[Script], gold: Replay) -> dict[str, frozenset[str]]:
@@ -229,7 +233,7 @@ class _Maker:
             "timeout_s": request.timeout_s * _RECORDING_TIME,
             "test_timeout_s": request.test_timeout_s * _RECORDING_TIME,
         }
-        spec = self._make_spec(self._task, self._gold)
+        spec = code_spec(self._task, self._make_spec, self._gold)
         return await self._recorder.record(spec, request.model_copy(update=bounds), max_tests)
 
     async def _replay(
@@ -269,31 +273,43 @@ class _Maker:
     async def _varied(self, recorded: Sequence[Script]) -> _Chosen:
         """Return scripts with other inputs: those that compare objects, and sets of varied ones.
 
-        Every variant meets the recorded scripts; the varied ones are for those that get past them.
+        Every variant meets the recorded scripts until some tell it; the varied ones are for those that get past them.
         """
+        failing, passing = self._split(recorded)
         calls = varied_calls(recorded, optional_parameters(self._task.gold_files), NUM_CALLS, self._random)
-        candidates = [*calls, *varied_scripts(recorded, NUM_CANDIDATES, self._random)]
-        tried = _within(candidates, MAX_TRIED_STEPS)
-        both = (*recorded, *tried)
-        golds = await _all(
-            *(self._replay(self._gold, both, conditions, _MAX_TRIAL_S) for conditions in _TRIAL_CONDITIONS)
-        )
+        tried = _within([*calls, *varied_scripts(recorded, NUM_CANDIDATES, self._random)], MAX_TRIED_STEPS)
+        plays = zip(((*failing, *passing, *tried), (*failing, *tried)), _TRIAL_CONDITIONS, strict=True)
+        golds = await _all(*(self._replay(self._gold, *play, _MAX_TRIAL_S) for play in plays))
         bounded = _bounded(golds[0])
         once = replace(bounded, max_late=1)
         files = [{**self._gold, **variant} for variant in gold_variants(self._task, NUM_VARIANTS, self._random)]
         broken, *replays = await _all(
-            self._replay(graded_files(self._task), both, bounded, _MAX_TRIAL_S),
-            *(self._replay(variant, recorded, once, _MAX_TRIAL_S) for variant in files),
+            self._replay(graded_files(self._task), (*failing, *tried), bounded, _MAX_TRIAL_S),
+            *(self._replay(variant, failing, once, _MAX_TRIAL_S) for variant in files),
         )
-        expected = {script.id: expect(script, golds, broken) for script in both}
-        late = {number for number, replay in enumerate(replays) if "timed out" in replay.unfinished.values()}
-        told = late.union(*(killed(script.id, expected[script.id], replays) for script in recorded))
-        hard = sorted({*range(len(files))} - late, key=lambda number: (number in told, number))[:NUM_TRIED_VARIANTS]
+        expected = {script.id: expect(script, golds, broken) for script in (*failing, *tried)}
+        met = _met(failing, expected, dict(enumerate(replays)))
+        left = {number: variant for number, variant in enumerate(files) if number not in met.told | met.late}
+        met = met.joined(await self._met_passing(left, passing, golds[0], once))
+        told = met.told
+        hard = sorted({*range(len(files))} - met.late, key=lambda number: (number in told, number))[:NUM_TRIED_VARIANTS]
         trials = await _all(*(self._replay(files[number], tried, once, _MAX_TRIAL_S) for number in hard))
         kills = {script.id: killed(script.id, expected[script.id], [*trials, broken]) for script in tried}
-        told |= {hard[number] for number in set().union(*kills.values()) if number < len(hard)}
+        told |= {hard[number] for number in frozenset().union(*kills.values()) if number < len(hard)}
         varied = joined_sets(covering_sets(tried, kills, golds[0].cpu_s), "varied")
-        return _Chosen(await self._compared(made_objects(both, golds[0], self._random)), varied, len(files), len(told))
+        objects = made_objects((*recorded, *tried), golds[0], self._random)
+        return _Chosen(await self._compared(objects), varied, len(files), len(told))
+
+    async def _met_passing(
+        self, variants: Mapping[int, Files], passing: Sequence[Script], gold: Replay, once: Conditions
+    ) -> _Met:
+        """Return which of ``variants`` scripts of `pass_to_pass` tell, which the broken code answers as gold does."""
+        if not variants or not passing:
+            return _Met(frozenset(), frozenset())
+        again = await self._replay(self._gold, passing, _TRIAL_CONDITIONS[1], _MAX_TRIAL_S)
+        expected = {script.id: expect(script, (gold, again), gold) for script in passing}
+        replays = await _all(*(self._replay(files, passing, once, _MAX_TRIAL_S) for files in variants.values()))
+        return _met(passing, expected, dict(zip(variants, replays, strict=True)))
 
     async def _compared(self, objects: Mapping[str, Sequence[Made]]) -> tuple[Script, ...]:
         """Return scripts that compare ``objects``."""

@@ -129,7 +129,7 @@ class Replay:
     duration_s: float
     executed: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Script id -> functions of the tree (``path::first_line``) that ran from the start of its process on; of those
-    scripts that were played apart and came to their end."""
+    scripts that were traced and came to their end."""
     cpu_s: Mapping[str, float] = field(default_factory=dict)
     """Script id -> processor time of the process that played it, its forks left out; with the import for the first."""
 
@@ -142,6 +142,15 @@ class Recording:
     failed: Mapping[str, str]
     """Test id -> reason why there is no script."""
 
+    def to_json(self) -> dict[str, Any]:
+        """Return a value that JSON can hold."""
+        return {"scripts": [script.to_json() for script in self.scripts], "failed": dict(self.failed)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """Rebuild a recording from `to_json`."""
+        return cls(tuple(map(Script.from_json, content["scripts"])), dict(content["failed"]))
+
 
 @dataclass(frozen=True)
 class Conditions:
@@ -151,6 +160,8 @@ class Conditions:
     clock_shift_s: float = 0.0
     is_apart: bool = False
     """Each script has a process of its own; else they share one, and one that ends it early has the next in another."""
+    traced: frozenset[str] = frozenset()
+    """Ids of those scripts, where they run apart, that are asked for their functions: a trace makes them slow."""
     cpu_s: float = 0.0
     """A process that has used more is late, whatever else the machine does; 0: no bound."""
     max_late: int = 4
@@ -214,7 +225,7 @@ async def record(
         answer = json.loads(done.stdout)
     except ValueError as error:
         raise SandboxError(f"the recorder did not answer: {done.stderr[-500:].decode(errors='replace')}") from error
-    return Recording(tuple(map(Script.from_json, answer["scripts"])), answer["failed"])
+    return Recording.from_json(answer)
 
 
 # --- replay -----------------------------------------------------------------------------------------------------------
@@ -244,6 +255,7 @@ async def replay(
         "hash_seed": conditions.hash_seed,
         "clock_shift_s": conditions.clock_shift_s,
         "is_apart": conditions.is_apart,
+        "traced": [number for number, one in enumerate(scripts) if conditions.is_apart and one.id in conditions.traced],
         "cpu_s": conditions.cpu_s,
         "max_late": conditions.max_late,
         "timeout_s": timeout_s,

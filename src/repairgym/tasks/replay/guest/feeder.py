@@ -3,7 +3,7 @@
 Reads a request, and scripts from its standard input: a JSON line of chunks each, a chunk is the text of its steps and
 how many objects each may change. Makes JSON lines on its standard output: one ``[script, step, answers]`` per chunk,
 an answer is kind and value of the result and of the changed objects; ``[script, null, functions]`` for a script that
-was played apart; one ``[script, reason, seconds]`` at the end of each script (no reason for a whole one), with the
+was traced; one ``[script, reason, seconds]`` at the end of each script (no reason for a whole one), with the
 processor time of the subjects so far. Guarantees: it is not dumpable, so the subject, a process of the same user, reads
 neither its memory nor its descriptors; the first subject is a fork from before any script was read, a later one another
 interpreter, so neither inherits a script; a chunk is sent after all earlier answers were received; answers are bounded
@@ -249,17 +249,19 @@ class Feeder:
 
     def _play(self, subject: Subject, number: int, chunks: List[Any], deadline: float) -> None:
         """Play one script; without an end of the process, the next one is played in it, too."""
-        index = 0
-        subject.send('"script"', deadline)
+        index, is_traced = 0, number in self._request["traced"]
+        subject.send(json.dumps("traced" if is_traced else "script"), deadline)
         for text, nums_changed in chunks:
             subject.send(text, deadline)
             _write([number, index, _checked(subject.receive(deadline), nums_changed)])
             index += len(nums_changed)
         if self._request["is_apart"]:
-            functions = subject.ask(None, deadline)
+            subject.send("null", deadline)
+            functions = subject.receive(deadline) if is_traced else []
             if not isinstance(functions, list) or subject.receive(deadline) != "ended":
                 raise SubjectError("malformed answer")
-            _write([number, None, functions])
+            if is_traced:
+                _write([number, None, functions])
 
 
 def main(request: Dict[str, Any]) -> None:

@@ -24,7 +24,8 @@ from .snapshot import OPAQUE, error_snapshot, snapshot
 
 _MAX_AFTER_NODES = 300
 _SCRIPT = "script"
-"""The frame at the start of a script."""
+_TRACED = "traced"
+"""The frame at the start of a script, and of one that is asked for the functions that run."""
 _CLEAN: Dict[str, Any] = {"op": "clean", "args": []}
 # Bound now: the code under test can replace any of these names later.
 _read, _write, _exit, _fork, _waitpid = os.read, os.write, os._exit, os.fork, os.waitpid
@@ -346,12 +347,22 @@ def _trace() -> Set[_Function]:
     return executed
 
 
-def _play_apart(source: int, target: int, executed: Set[_Function]) -> None:
-    """Play one script in a fork."""
+def _end_trace() -> None:
+    import threading
+
+    threading.settrace(None)
+    sys.settrace(None)
+
+
+def _play_apart(source: int, target: int, executed: Optional[Set[_Function]]) -> None:
+    """Play one script in a fork, without a trace where nobody asks for the functions ``executed``."""
     child = _fork()
     if child == 0:
         try:
-            sys.addaudithook(lambda name, _: executed.add((_ANY, 0)) if name in _UNSEEN else None)
+            if executed is None:
+                _end_trace()
+            else:
+                sys.addaudithook(lambda name, _: executed.add((_ANY, 0)) if name in _UNSEEN else None)
             _serve(source, target, executed)
         finally:
             _exit(0)
@@ -415,8 +426,11 @@ def main(source: int, target: int, config: Dict[str, Any]) -> None:
     _ENVIRONMENT.clear()
     _ENVIRONMENT.update(os.environ)
     send(target, "ready")
-    while receive(source) is not None:
+    while True:
+        frame = receive(source)
+        if frame is None:
+            return
         if executed is None:
             _serve(source, target)
         else:
-            _play_apart(source, target, executed)
+            _play_apart(source, target, executed if frame == _TRACED else None)
