@@ -137,9 +137,11 @@ async def _all(*running: Awaitable[One]) -> list[One]:
     return cast("list[One]", ended)
 
 
-def _bounded(gold: Replay) -> Conditions:
-    """Return the conditions of a replay of the scripts of ``gold`` by other code, which may not end."""
-    return Conditions(cpu_s=_LEAST_CPU_S + _CPU_FACTOR * sum(gold.cpu_s.values()))
+def _bounded(gold: Replay, scripts: Iterable[Script], max_late: int = Conditions.max_late) -> Conditions:
+    """Return the conditions of a replay of ``scripts`` by other code than that of ``gold``, which may not end."""
+    start_s = next(iter(gold.cpu_s.values()), 0.0)  # the first script's time has that of the import
+    gold_s = start_s + sum(gold.cpu_s.get(script.id, 0.0) for script in scripts)
+    return Conditions(cpu_s=_LEAST_CPU_S + _CPU_FACTOR * gold_s, max_late=max_late)
 
 
 class _Chosen(NamedTuple):
@@ -162,9 +164,7 @@ class _Met(NamedTuple):
         return _Met(self.told | other.told, self.late | other.late)
 
 
-def _met(
-    scripts: Sequence[Script], expected: Mapping[str, Sequence[Expected]], replays: Mapping[int, Replay]
-) -> _Met:
+def _met(scripts: Sequence[Script], expected: Mapping[str, Sequence[Expected]], replays: Mapping[int, Replay]) -> _Met:
     """Return what ``scripts`` tell of the variants with these ``replays``."""
     numbers, seen = [*replays], [*replays.values()]
     late = frozenset(number for number, replay in replays.items() if "timed out" in replay.unfinished.values())
@@ -198,7 +198,7 @@ class _Maker:
         apart = replace(GOLD_CONDITIONS[0], traced=frozenset(script.id for script in kept))
         orders = zip((every, every, every[::-1]), (apart, *GOLD_CONDITIONS[1:]), strict=True)
         golds = await _all(*(self._replay(self._gold, order, conditions) for order, conditions in orders))
-        broken = await self._replay(graded_files(self._task), every, _bounded(golds[1]))
+        broken = await self._replay(graded_files(self._task), every, _bounded(golds[1], every))
         expected = {script.id: expect(script, golds, broken) for script in every}
         expected |= {script.id: only_yes_and_no(script, expected[script.id]) for script in compared}
         return Oracle(
@@ -280,35 +280,35 @@ class _Maker:
         tried = _within([*calls, *varied_scripts(recorded, NUM_CANDIDATES, self._random)], MAX_TRIED_STEPS)
         plays = zip(((*failing, *passing, *tried), (*failing, *tried)), _TRIAL_CONDITIONS, strict=True)
         golds = await _all(*(self._replay(self._gold, *play, _MAX_TRIAL_S) for play in plays))
-        bounded = _bounded(golds[0])
-        once = replace(bounded, max_late=1)
         files = [{**self._gold, **variant} for variant in gold_variants(self._task, NUM_VARIANTS, self._random)]
         broken, *replays = await _all(
-            self._replay(graded_files(self._task), (*failing, *tried), bounded, _MAX_TRIAL_S),
-            *(self._replay(variant, failing, once, _MAX_TRIAL_S) for variant in files),
+            self._trial(graded_files(self._task), (*failing, *tried), golds[0], Conditions.max_late),
+            *(self._trial(variant, failing, golds[0]) for variant in files),
         )
         expected = {script.id: expect(script, golds, broken) for script in (*failing, *tried)}
         met = _met(failing, expected, dict(enumerate(replays)))
         left = {number: variant for number, variant in enumerate(files) if number not in met.told | met.late}
-        met = met.joined(await self._met_passing(left, passing, golds[0], once))
+        met = met.joined(await self._met_passing(left, passing, golds[0]))
         told = met.told
         hard = sorted({*range(len(files))} - met.late, key=lambda number: (number in told, number))[:NUM_TRIED_VARIANTS]
-        trials = await _all(*(self._replay(files[number], tried, once, _MAX_TRIAL_S) for number in hard))
+        trials = await _all(*(self._trial(files[number], tried, golds[0]) for number in hard))
         kills = {script.id: killed(script.id, expected[script.id], [*trials, broken]) for script in tried}
         told |= {hard[number] for number in frozenset().union(*kills.values()) if number < len(hard)}
         varied = joined_sets(covering_sets(tried, kills, golds[0].cpu_s), "varied")
         objects = made_objects((*recorded, *tried), golds[0], self._random)
         return _Chosen(await self._compared(objects), varied, len(files), len(told))
 
-    async def _met_passing(
-        self, variants: Mapping[int, Files], passing: Sequence[Script], gold: Replay, once: Conditions
-    ) -> _Met:
+    async def _trial(self, files: Files, scripts: Sequence[Script], gold: Replay, max_late: int = 1) -> Replay:
+        """Replay ``scripts`` over other code, which is given up after ``max_late`` late ones."""
+        return await self._replay(files, scripts, _bounded(gold, scripts, max_late), _MAX_TRIAL_S)
+
+    async def _met_passing(self, variants: Mapping[int, Files], passing: Sequence[Script], gold: Replay) -> _Met:
         """Return which of ``variants`` scripts of `pass_to_pass` tell, which the broken code answers as gold does."""
         if not variants or not passing:
             return _Met(frozenset(), frozenset())
         again = await self._replay(self._gold, passing, _TRIAL_CONDITIONS[1], _MAX_TRIAL_S)
         expected = {script.id: expect(script, (gold, again), gold) for script in passing}
-        replays = await _all(*(self._replay(files, passing, once, _MAX_TRIAL_S) for files in variants.values()))
+        replays = await _all(*(self._trial(files, passing, gold) for files in variants.values()))
         return _met(passing, expected, dict(zip(variants, replays, strict=True)))
 
     async def _compared(self, objects: Mapping[str, Sequence[Made]]) -> tuple[Script, ...]:
