@@ -121,6 +121,11 @@ async def test_results_are_in_no_script_and_random_steps_taint(site):
     assert tainted_steps(script.steps, {lucky}) == {lucky, lucky + 1}
 
 
+async def test_tests_with_a_plugin_that_recordings_leave_out_are_recorded(site):
+    tests = "from shop import double\n\ndef test_double():\n    assert double(21) == 42\n"
+    assert len((await site.record(SHOP, tests, plugins=("doctest",))).scripts) == 1
+
+
 async def test_a_literal_can_be_replaced(site, values):
     (script,) = (
         await site.record(SHOP, "from shop import double\n\ndef test_double():\n    assert double(21) == 42\n")

@@ -113,9 +113,11 @@ def _run_pytest(session: Session) -> None:
     root = os.getcwd()
     arguments = ["-q", "-c", os.devnull, f"--rootdir={root}", f"--confcutdir={root}", "--import-mode=prepend"]
     arguments += ["--continue-on-collection-errors", "--tb=line", "--assert=plain"]
+    plugins = session.request["plugins"]
     for name in _NO_PLUGINS:
-        arguments += ["-p", f"no:{name}"]
-    for name in session.request["plugins"]:
+        if name not in plugins:  # one that was switched off cannot be loaded again
+            arguments += ["-p", f"no:{name}"]
+    for name in plugins:
         arguments += ["-p", name]
     files = [path for path in session.files if os.path.exists(path)]
     pytest.main(arguments + files, plugins=[_Plugin(session)])
