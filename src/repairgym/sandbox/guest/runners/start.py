@@ -67,6 +67,9 @@ def main_from_stdin() -> None:
 
 def warm_up() -> bool:
     """Import and exercise the runners, so that forks find them loaded; False when there is no pytest."""
+    import fractions  # noqa: F401 - for the subjects of replays
+    import pickle  # noqa: F401
+
     from . import django_runner, sympy_runner  # noqa: F401
 
     try:
