@@ -246,6 +246,7 @@ async def replay(
     Raises:
         SandboxError: the sandbox failed.
     """
+    traced = conditions.traced if conditions.is_apart else frozenset()
     request = {
         "own_sources": _sources(("feeder",)),
         "boot": _BOOT_SUBJECT,
@@ -255,7 +256,7 @@ async def replay(
         "hash_seed": conditions.hash_seed,
         "clock_shift_s": conditions.clock_shift_s,
         "is_apart": conditions.is_apart,
-        "traced": [number for number, one in enumerate(scripts) if conditions.is_apart and one.id in conditions.traced],
+        "traced": [number for number, script in enumerate(scripts) if script.id in traced],
         "cpu_s": conditions.cpu_s,
         "max_late": conditions.max_late,
         "timeout_s": timeout_s,

@@ -191,4 +191,3 @@ def _is_locked(fd: int) -> bool:
     except BlockingIOError:
         return False
     return True
-

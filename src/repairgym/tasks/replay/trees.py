@@ -1,4 +1,4 @@
-"""What a recording and a replay see of a task's tree: the files of the code, and for a replay no test.
+"""The specs of recordings and replays: the code of a task over its tree, and for a replay no test.
 
 Reads a task and its pinned tree; makes the spec of a sandbox. Guarantees: no file of the tests is in a replay; a file
 that the tree has as it is stays the tree's own, with its byte-code, so equal code of several tasks has one spec.
@@ -56,9 +56,7 @@ def hidden_tests(tree: Path, kept: frozenset[str]) -> frozenset[str]:
     num_tests = Counter(folder for path in test_files(tree) for folder in _folders(path))
     whole = {folder for folder, num in num_tests.items() if num == num_files[folder]}
     whole -= {folder for path in kept for folder in _folders(path)}
-    return frozenset(
-        next((folder for folder in _folders(path) if folder in whole), path) for path in test_files(tree)
-    )
+    return frozenset(next((folder for folder in _folders(path) if folder in whole), path) for path in test_files(tree))
 
 
 def _files(tree: Path) -> Iterator[str]:
