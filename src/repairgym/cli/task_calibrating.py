@@ -10,7 +10,7 @@ import typer
 from repairgym.cli import arguments
 from repairgym.cli.arguments import check_new_run, check_tasks, find_policy, open_stored
 from repairgym.cli.options import NewRun, Tasks, Tokenizer, configured
-from repairgym.config.commands import EvalCommandConfig
+from repairgym.config.commands import CalibrationConfig
 from repairgym.tasks.solve_rates import RATES_FILE, MeasuredRate, SolveRate, add_rates, count_levels, measured
 
 
@@ -18,7 +18,7 @@ from repairgym.tasks.solve_rates import RATES_FILE, MeasuredRate, SolveRate, add
 def calibrate(
     tasks: Tasks,
     run: NewRun,
-    config: EvalCommandConfig,
+    config: CalibrationConfig,
     policies: Annotated[
         list[str] | None, typer.Option("--policy", help="Model folder, base or scripted policy; may repeat.")
     ] = None,
@@ -29,9 +29,9 @@ def calibrate(
     Default policies: random (random search) and base (the shipped model). The run keeps the episodes, and the same
     command resumes it.
 
-    Example: repairgym tasks calibrate tasks runs/calibration num_samples=8 select.splits=train
+    Example: repairgym tasks calibrate tasks runs/calibration select.splits=train
 
-    Example: repairgym tasks calibrate tasks runs/calibration --policy runs/rl/checkpoints/rl num_samples=8
+    Example: repairgym tasks calibrate tasks runs/calibration --policy runs/rl/checkpoints/rl
     """
     check_tasks(tasks), check_new_run(run)
     rates: list[MeasuredRate] = []
@@ -43,7 +43,7 @@ def calibrate(
     typer.echo(f"solve rates: {tasks / RATES_FILE}")
 
 
-def _measure(tasks: Path, run: Path, config: EvalCommandConfig, name: str, model: Path | None) -> list[MeasuredRate]:
+def _measure(tasks: Path, run: Path, config: CalibrationConfig, name: str, model: Path | None) -> list[MeasuredRate]:
     from repairgym.cli.running import check_policy, open_run
     from repairgym.evaluation.pass_at_k import num_passed, verdicts_by_task, without_invalids
     from repairgym.rollout.names import eval_phase

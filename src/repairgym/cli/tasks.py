@@ -21,6 +21,7 @@ from repairgym.cli.task_aged import aged
 from repairgym.cli.task_audit import audit, strengthen
 from repairgym.cli.task_backtest import backtest
 from repairgym.cli.task_calibrating import calibrate
+from repairgym.cli.task_combining import combine
 from repairgym.cli.task_describing import describe
 from repairgym.cli.task_exchange import checkout, export_tasks, import_tasks
 from repairgym.cli.task_fresh import fresh
@@ -61,6 +62,7 @@ app.command()(stats)
 app.command()(audit)
 app.command()(backtest)
 app.command()(calibrate)
+app.command()(combine)
 app.command("replay")(replay_tasks)
 app.command()(scan)
 app.command()(strengthen)

@@ -192,6 +192,13 @@ class EvalCommandConfig(RolloutCommandConfig):
     rollout: RolloutConfig = RolloutConfig(grading=GradingConfig(is_cold=True))
 
 
+class CalibrationConfig(EvalCommandConfig):
+    """`repairgym tasks calibrate`: every task, unless some are selected."""
+
+    num_samples: PositiveInt = 8
+    select: TaskSelection = TaskSelection()
+
+
 class MatrixPolicy(Record):
     """One row of a matrix."""
 

@@ -15,7 +15,7 @@ import hashlib
 import json
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from repairgym.tasks.build.test_files import function_id, held_tests
 from repairgym.tasks.build.wheel_check import BUILD_TEST, DEPENDENCY_TEST, check_text
 from repairgym.tasks.layers.atomic_write import written_whole
 from repairgym.tasks.layers.catalogue import Package, shipped_path
+from repairgym.tasks.synthetic import FAILED_REPAIR
 
 DIGEST_CHARS = 32
 _SHIPPED_CHECKS = {BUILD_TEST, DEPENDENCY_TEST}
@@ -185,8 +186,8 @@ class TaskManifest:
         contents: dict[str, PackageEntries] = {}
         for task in tasks:
             name = task.provenance.package
-            if task.source == "history" or name not in packages:
-                counts["needs_its_clone" if task.source == "history" else "package_not_in_catalogue"] += 1
+            if missing := _what_is_missing(task, packages):
+                counts[missing] += 1
                 continue
             if name not in contents:
                 is_new = not self.package_path(name).is_file()
@@ -236,6 +237,15 @@ class TaskManifest:
         records: list[Record] = [content.package, content.shared, *content.entries.values()]
         with written_whole(self.package_path(name)) as stream:
             stream.writelines(record.model_dump_json(exclude_defaults=True).encode() + b"\n" for record in records)
+
+
+def _what_is_missing(task: Task, packages: Collection[str]) -> str:
+    """Return why ``task`` cannot have an entry; empty where it can."""
+    if task.source == "history":
+        return "needs_its_clone"
+    if task.labels.get("operator") == FAILED_REPAIR:
+        return "needs_its_episode"
+    return "" if task.provenance.package in packages else "package_not_in_catalogue"
 
 
 def text_key(text: str) -> str:
