@@ -38,6 +38,7 @@ COMMAND_CONFIGS: Mapping[str, type[Record]] = {
     "tasks build --manifest": tasks.RebuildConfig,
     "tasks curate": tasks.CurationConfig,
     "tasks backtest": commands.BackTestConfig,
+    "tasks calibrate": commands.CalibrationConfig,
     "grade": commands.GradeCommandConfig,
     "eval run": commands.EvalCommandConfig,
     "eval matrix": commands.MatrixConfig,
