@@ -30,6 +30,7 @@ from repairgym.tasks.manifest.manifest import (
 )
 from repairgym.tasks.mutation.mutants import MutableFunction, Mutant, broken_texts, mutable_functions
 from repairgym.tasks.mutation.operators import Mutation
+from repairgym.tasks.mutation.semantic_operators import SEMANTIC_FAMILIES
 from repairgym.tasks.mutation.settings_operators import find_edits
 from repairgym.tasks.sources.build_checks import with_check
 from repairgym.tasks.sources.changelog import read_entries
@@ -116,8 +117,8 @@ class Rebuilder:
     manifest: TaskManifest
     content: PackageEntries
     layers: LayerStore
-    functions: dict[tuple[str, str], list[MutableFunction]] = field(default_factory=dict)
-    """(version, path) -> its functions."""
+    functions: dict[tuple[str, str, bool], list[MutableFunction]] = field(default_factory=dict)
+    """(version, path, with semantic sites) -> its functions."""
     pairs: dict[tuple[str, str], Fix] = field(default_factory=dict)
     """(older version, version) -> the whole difference."""
 
@@ -191,11 +192,12 @@ class Rebuilder:
 
     def _mutant(self, recipe: str, entry: TaskEntry, tree: Path) -> Mutant:
         path, name, edit = recipe.split(" ", 2)
-        place = entry.version, path
+        # Most entries need no semantic sites, which take longest to find.
+        place = entry.version, path, any(f": {family} " in edit for family in SEMANTIC_FAMILIES)
         if place not in self.functions:
             source = read_text(tree / path)
             self.functions[place] = mutable_functions(
-                path, source, _ANY_LENGTH, has_free_operators=True, has_semantic_operators=True
+                path, source, _ANY_LENGTH, has_free_operators=True, has_semantic_operators=place[2]
             )
         for function in self.functions[place]:
             if function.span.qualified_name == name and (mutant := _mutant(function, edit)):

@@ -8,9 +8,10 @@ as ``pass``; no two sites of one family begin at one place; the sites of a modul
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from difflib import SequenceMatcher
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 from repairgym.tasks.mutation.free_operators import FunctionNode, find_free_sites
@@ -60,17 +61,17 @@ class _Module:
         self.inside_texts = {id(part) for text in texts for part in ast.walk(text)}
 
     @cached_property
-    def keys(self) -> list[str]:
+    def keys(self) -> tuple[str, ...]:
         """Texts that index something, each once."""
         nodes = (_key_of(node) for node in ast.walk(self.tree))
-        return list(dict.fromkeys(str(key.value) for key in nodes if key))
+        return tuple(dict.fromkeys(str(key.value) for key in nodes if key))
 
     @cached_property
-    def text_defaults(self) -> list[str]:
+    def text_defaults(self) -> tuple[str, ...]:
         """Source of the texts that are defaults of parameters, each once."""
         functions = (node for node in ast.walk(self.tree) if isinstance(node, FunctionNode))
         texts = (default for node in functions for default in _defaults(node) if isinstance(default.value, str))
-        return list(dict.fromkeys(self.text(default) for default in texts))
+        return tuple(dict.fromkeys(self.text(default) for default in texts))
 
     def start(self, node: ast.AST) -> int:
         """Offset of the first character of ``node``."""
@@ -89,7 +90,7 @@ class _Module:
     def replaced(self, operator: str, first: int, last: int, *news: str) -> Iterator[Site]:
         """Yield the site that replaces the characters ``first``..``last`` (exclusive) of one line or whole lines."""
         old = self.source[first:last]
-        line = next(number for number, start in enumerate(self.starts[1:], 1) if first < start)
+        line = bisect_right(self.starts, first)
         is_whole = first == self.starts[line - 1] and old.endswith("\n")
         others = tuple(dict.fromkeys(new for new in news if new != old))
         if others and (is_whole or "\n" not in old):
@@ -275,7 +276,8 @@ def _wrong_key(node: ast.AST, module: _Module) -> Iterator[Site]:
             yield from module.replaced_node("wrong_key", key, *(f"{old[0]}{other}{old[0]}" for other in others))
 
 
-def _most_similar(text: str, others: Sequence[str]) -> list[str]:
+@lru_cache(maxsize=1024)
+def _most_similar(text: str, others: tuple[str, ...]) -> list[str]:
     ranked = sorted(others, key=lambda other: (-SequenceMatcher(None, text, other).ratio(), other))
     return [other for other in ranked if other != text][:MAX_CONFUSED]
 
@@ -285,7 +287,7 @@ def _wrong_fields(node: ast.AST, module: _Module) -> Iterator[Site]:
     if not isinstance(node, ast.ClassDef):
         return
     own = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and getattr(n.value, "id", "") == "self"]
-    fields = list(dict.fromkeys(n.attr for n in own if isinstance(n.ctx, ast.Store)))
+    fields = tuple(dict.fromkeys(n.attr for n in own if isinstance(n.ctx, ast.Store)))
     for read in own:
         if isinstance(read.ctx, ast.Load) and read.attr in fields and id(read) not in module.inside_texts:
             others = _most_similar(read.attr, fields)
