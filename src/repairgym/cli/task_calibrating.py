@@ -36,8 +36,9 @@ def calibrate(
     check_tasks(tasks), check_new_run(run)
     rates: list[MeasuredRate] = []
     for name in policies or ["random", "base"]:
-        rates += _measure(tasks, run, config, name, model)
-    add_rates(tasks / RATES_FILE, rates)
+        own = _measure(tasks, run, config, name, model)
+        add_rates(tasks / RATES_FILE, own)
+        rates += own
     for policy, levels in count_levels(rates).items():
         typer.echo(f"{policy}: {levels}")
     typer.echo(f"solve rates: {tasks / RATES_FILE}")
@@ -60,7 +61,7 @@ def _measure(tasks: Path, run: Path, config: CalibrationConfig, name: str, model
     with open_stored(run) as store:
         verdicts = without_invalids(verdicts_by_task(store.rows(phase=eval_phase(ref.name, test_set))))
     return [
-        measured(task, name, settings, SolveRate(num_passed(kinds), len(kinds)))
+        measured(task, ref.name, settings, SolveRate(num_passed(kinds), len(kinds)))
         for task in chosen
         if (kinds := verdicts.get(task.id))
     ]
