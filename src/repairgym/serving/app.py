@@ -5,7 +5,6 @@ JSON in the form of the dialect that was asked; an answer is no longer sampled o
 """
 
 import asyncio
-import hmac
 import json
 import logging
 import re
@@ -15,7 +14,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -25,8 +23,8 @@ from starlette.routing import Route
 
 from repairgym import __version__
 from repairgym.config.commands import ServeConfig
-from repairgym.config.models import LOOPBACK
 from repairgym.errors import RepairGymError
+from repairgym.serving.access import check_access
 from repairgym.serving.dialects.base import Dialect, Exchange, encode_json
 from repairgym.serving.dialects.chat import ChatDialect
 from repairgym.serving.dialects.completions import CompletionsDialect
@@ -95,8 +93,7 @@ class ModelServer:
     ) -> Callable[[Request], Awaitable[Response]]:
         async def guarded(request: Request) -> Response:
             try:
-                self._check_host(request)
-                self._check_token(request)
+                check_access(request.headers, self._config.host, self._token)
                 return await handler(request)
             except RequestError as error:
                 return _error(dialect, error)
@@ -107,22 +104,6 @@ class ModelServer:
                 return _error(dialect, RequestError("the server failed; its log says why", status=500, code="failed"))
 
         return guarded
-
-    def _check_host(self, request: Request) -> None:
-        """Raise for pages of browsers: on loopback no other host name may lead here, and no other site may ask."""
-        names = {*LOOPBACK, self._config.host}
-        if self._config.host in LOOPBACK and request.url.hostname not in names:
-            raise RequestError("this host name is not served here; use the address that was printed", status=421)
-        origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).hostname not in {*names, request.url.hostname}:
-            raise RequestError("pages of other sites may not ask this server", status=403, code="foreign_origin")
-
-    def _check_token(self, request: Request) -> None:
-        given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
-        if self._token and not hmac.compare_digest(given.encode(), self._token.encode()):
-            raise RequestError(
-                "wrong or missing token; send it as 'Authorization: Bearer TOKEN' or as x-api-key", status=401
-            )
 
     def _answer(self, dialect: Dialect) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
