@@ -493,7 +493,7 @@ class Trajectory:
     """Attempts, in pipelines that record them (paper A)."""
     durations_s: dict[str, float] = field(default_factory=dict)
     """Stage -> seconds: ``queue`` (for a place and for the engine), ``prefill``, ``decode``, ``generate`` (total wait
-    for the policy), ``tool``, ``grade``."""
+    for the policy), ``tool``, ``grade``, ``other`` (opening and ending the sandbox, failed attempts)."""
     agent_run: AgentRun | None = None
     """Of episodes of an external agent."""
     schema_version: int = SCHEMA_VERSION

@@ -208,7 +208,7 @@ def test_metrics_count_groups_seconds_and_weight_lag(tmp_path, open_run):
     statuses = {group.status for group in run.store.groups(phase="rl")}
     assert statuses <= {"kept", "dropped_equal_rewards", "dropped_too_few_valid"}
     for row in run.store.rows(phase="rl"):
-        assert set(row.durations_s) == {"queue", "prefill", "decode", "generate", "tool", "grade"}
+        assert set(row.durations_s) == {"queue", "prefill", "decode", "generate", "tool", "grade", "other"}
         assert row.durations_s["prefill"] > 0.0
         assert row.durations_s["prefill"] + row.durations_s["decode"] <= row.durations_s["generate"]
     stale = list(run.store.trajectories(phase="rl", step=0))

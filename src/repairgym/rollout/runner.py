@@ -106,6 +106,15 @@ class Runner:
         self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, queue_s: float = 0.0
     ) -> Trajectory:
         """Return a graded episode; an invalid one after `max_attempts` sandbox failures. It has waited ``queue_s``."""
+        begun_at_s = time.monotonic()
+        trajectory = await self._until_graded(job, task, policy, temperature, queue_s)
+        spent_s = sum(trajectory.durations_s.get(stage, 0.0) for stage in ("generate", "tool", "grade"))
+        trajectory.durations_s["other"] = max(0.0, time.monotonic() - begun_at_s - spent_s)
+        return trajectory
+
+    async def _until_graded(
+        self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, queue_s: float
+    ) -> Trajectory:
         failure = ""
         for attempt in range(self._config.max_attempts):
             try:

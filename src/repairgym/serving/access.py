@@ -1,4 +1,4 @@
-"""Who may connect to a server.
+"""Access control of servers.
 
 Guarantees: on loopback no other host name leads here, and no page of another site may ask (DNS rebinding); with a
 token, a client without it gets nothing.

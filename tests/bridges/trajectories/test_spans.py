@@ -32,7 +32,7 @@ def times(span: dict[str, Any]) -> tuple[int, int]:
 
 @pytest.fixture
 def trajectory(trajectory_maker) -> Trajectory:
-    durations_s = {"queue": 0.5, "generate": 0.03, "tool": 1.06, "grade": 2.0}
+    durations_s = {"queue": 0.53, "generate": 0.03, "tool": 0.06, "other": 1.0, "grade": 2.0}
     found = trajectory_maker(
         steps=(("edit", "@1", "changed", ""), ("", "", "error: unreadable", "format"), ("submit", "", "ok", ""))
     )

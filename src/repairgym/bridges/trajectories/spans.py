@@ -72,13 +72,15 @@ Part = tuple[str, int, int, dict[str, Any], bool]
 
 def _parts(trajectory: Trajectory) -> Iterator[Part]:
     durations, turns = trajectory.durations_s, trajectory.turns
-    if queue_ns := _ns(durations.get("queue", 0.0)):
+    # `queue` also counts the wait for the engine, which is a part of `generate`.
+    engine_s = durations.get("generate", 0.0) - durations.get("prefill", 0.0) - durations.get("decode", 0.0)
+    if queue_ns := _ns(max(0.0, durations.get("queue", 0.0) - max(0.0, engine_s))):
         yield "queue", _INTERNAL, queue_ns, {}, False
     for number, turn in enumerate(turns):
         yield _chat(trajectory, number)
         if turn.tool or turn.tool_s:
             yield _tool(trajectory.id, number, turn)
-    rest_s = sum(durations.get(stage, 0.0) for stage in ("generate", "tool"))
+    rest_s = sum(durations.get(stage, 0.0) for stage in ("generate", "tool", "other"))
     rest_s -= sum(turn.generate_s + turn.tool_s for turn in turns)
     if rest_ns := _ns(max(0.0, rest_s)):
         yield "environment", _INTERNAL, rest_ns, {}, False
