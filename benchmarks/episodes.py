@@ -4,6 +4,7 @@ Episodes of paper B's pipeline on one event loop: the model is a pause and a rea
 ready output, everything else is real (parsing, tools, workspace, tokenizer, ledger). The cost of a turn is the
 processor's time of the loop's thread from the end of one answer to the question for the next, without what passes
 inside of commands; no other episode runs meanwhile, so on an idle machine it is the wall time, too (printed beside it).
+The same again with turns that are written ahead, as in a run folder, is ``logged_*``.
 
     python benchmarks/episodes.py --quick --json
 """
@@ -23,6 +24,7 @@ from typing import NamedTuple
 
 from repairgym.agent.pipelines.base import EpisodeRunner
 from repairgym.agent.pipelines.registry import make_pipeline
+from repairgym.agent.recording import RecordedPolicy, TurnRecorder
 from repairgym.agent.tools.base import ToolContext
 from repairgym.agent.tools.workspace import Workspace
 from repairgym.config.pipeline import PaperBConfig
@@ -30,6 +32,7 @@ from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.loading import load_tokenizer, shipped_base
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Certificate, Environment, Provenance, Task, TestRequest, TestRun
+from repairgym.rollout.turn_log import EpisodeLog, TurnLog
 from repairgym.sandbox.base import ExecResult, Sandbox
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.testing.scripted import Files, ScriptedSandbox, ScriptedSession
@@ -153,7 +156,9 @@ def make_task() -> Task:
     )
 
 
-async def play(tree: Path, renderer: ChatRenderer, config: PaperBConfig, number: int) -> Clock:
+async def play(
+    tree: Path, renderer: ChatRenderer, config: PaperBConfig, number: int, turn_log: TurnLog | None
+) -> Clock:
     clock = Clock()
     task = make_task()
     pipeline = make_pipeline(config, ExecutionCache())
@@ -163,17 +168,23 @@ async def play(tree: Path, renderer: ChatRenderer, config: PaperBConfig, number:
 
     context = ToolContext(task=task, workspace=Workspace(tree, task.base_files, create, pipeline.prepare))
     await asyncio.sleep(MODEL_S * number / 64)
-    await EpisodeRunner(pipeline, PausingPolicy(renderer, clock), renderer).run(f"s{number}", context, number)
+    with turn_log.open(f"s{number}", "bench") if turn_log else EpisodeLog() as log:
+        recorder = TurnRecorder(log.entries, log.write) if turn_log else TurnRecorder()
+        policy = (
+            RecordedPolicy(PausingPolicy(renderer, clock), recorder) if turn_log else PausingPolicy(renderer, clock)
+        )
+        await EpisodeRunner(pipeline, policy, renderer).run(f"s{number}", context, number, recorder)
     return clock
 
 
-async def measure(num_in_flight: int, num_turns: int) -> dict[str, float]:
+async def measure(num_in_flight: int, num_turns: int, *, is_logged: bool) -> dict[str, float]:
     renderer = ChatRenderer(load_tokenizer(shipped_base()))
     config = PaperBConfig(max_turns=num_turns, max_len_tokens=1 << 20)
     with tempfile.TemporaryDirectory() as folder:
+        turn_log = TurnLog(Path(folder) / "turns") if is_logged else None
         begin, cpu = time.perf_counter(), time.process_time()
         clocks = await asyncio.gather(
-            *(play(Path(folder), renderer, config, number) for number in range(num_in_flight))
+            *(play(Path(folder), renderer, config, number, turn_log) for number in range(num_in_flight))
         )
         wall_s, cpu_s = time.perf_counter() - begin, time.process_time() - cpu
     found = [cost for clock in clocks for cost in clock.costs]
@@ -199,7 +210,11 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, default=64, help="episodes at one time")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    result = asyncio.run(measure(options.in_flight, 12 if options.quick else 40))
+    num_turns = 12 if options.quick else 40
+    result = asyncio.run(measure(options.in_flight, num_turns, is_logged=False))
+    logged = asyncio.run(measure(options.in_flight, num_turns, is_logged=True))
+    names = ("median_ms", "p90_ms", "p99_ms", "process_cpu_ms_per_turn", "wall_s")
+    result |= {f"logged_{name}": logged[name] for name in names}
     if options.json:
         print(json.dumps(result))
         return

@@ -40,8 +40,10 @@ from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.local import LocalPool
 from repairgym.rollout.names import RL as PHASE
+from repairgym.rollout.names import TURNS_FOLDER
 from repairgym.rollout.rows import pack_ledger
 from repairgym.rollout.store import RunStore
+from repairgym.rollout.turn_log import TurnLog
 from repairgym.tasks.build.validation import TaskLayers
 from repairgym.testing.scripted import ScriptedBackend, scripted_answer, scripted_task
 from repairgym.training.rl_loop import RLLoop, state_name
@@ -113,7 +115,7 @@ def compare(root: Path, start: Start, num_kills: int, generator: random.Random) 
     ends_within(start(whole), None)
     duration_s = time.monotonic() - began
     wanted = what_is_left(whole)
-    num_done = num_runs = num_kept = 0
+    num_done = num_runs = num_kept = num_episodes = num_turns = 0
     while num_done < num_kills:
         folder = root / f"killed-{num_runs}"
         folder.mkdir()
@@ -127,6 +129,9 @@ def compare(root: Path, start: Start, num_kills: int, generator: random.Random) 
             is_over = ends_within(pid, delay_s)
             num_done += not is_over
             after = stored_at(folder)
+            turns = [] if is_over else turns_in_flight(folder)
+            num_episodes += len(turns)
+            num_turns += sum(turns)
             lost = {name for name, at in before.items() if after.get(name) != at}
             assert not lost, f"stored before the kill, gone or run again after it: {sorted(lost)}"
             num_kept = max(num_kept, len(before))
@@ -137,6 +142,8 @@ def compare(root: Path, start: Start, num_kills: int, generator: random.Random) 
         "num_runs": num_runs,
         "num_trajectories": len(wanted["trajectories"]),
         "most_kept_over_a_kill": num_kept,
+        "num_episodes_in_flight_at_kills": num_episodes,
+        "num_turns_kept": num_turns,
         "unbroken_s": round(duration_s, 2),
         "weights_sha256": wanted["weights"],
     }
@@ -164,6 +171,11 @@ def stored_at(folder: Path) -> dict[str, str]:
         return {}
     with RunStore.open(path) as store:
         return {row.id: row.created_at for row in store.rows(phase=PHASE)}
+
+
+def turns_in_flight(folder: Path) -> list[int]:
+    """Sampled turns of each episode that a kill has cut off."""
+    return [path.read_bytes().count(b'"type":"sampled"') for path in (folder / TURNS_FOLDER).glob("*.log")]
 
 
 def what_is_left(folder: Path) -> dict[str, object]:
@@ -248,7 +260,11 @@ def open_tiny(folder: Path, base: Path | None = None) -> Iterator[Run]:
     path = folder / "run.db"
     renderer = ChatRenderer(load_tokenizer((base or folder) / "checkpoints" / "base"))
     pool = LocalPool(
-        ROLLOUT, lambda: ScriptedBackend(scripted_answer()), lambda _: TaskLayers(folder, folder), renderer
+        ROLLOUT,
+        lambda: ScriptedBackend(scripted_answer()),
+        lambda _: TaskLayers(folder, folder),
+        renderer,
+        turn_log=TurnLog(folder / TURNS_FOLDER),
     )
     tasks = {f"tiny-{number}": scripted_task(f"tiny-{number}") for number in range(4)}
     with RunStore.open(path) if path.exists() else RunStore.create(path) as store:

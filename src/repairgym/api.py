@@ -25,7 +25,7 @@ from repairgym.learning.advantages import group_advantages as _group_advantages
 from repairgym.learning.learner import Learner
 from repairgym.records import SourceKind, Split, Task, Trajectory, Verdict
 from repairgym.rollout.jobs import PolicyRef, make_groups
-from repairgym.rollout.names import BASE, RL, SFT
+from repairgym.rollout.names import BASE, RL, SFT, TURNS_FOLDER
 from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.workers import WorkerSetup
@@ -158,7 +158,7 @@ def open_run(
             copy_folder(source, base)
         config = config or _DEMO.rollout
         store = RunStore.open(path) if path.exists() else RunStore.create(path)
-        with store, WorkerPool(WorkerSetup(config, str(base))) as pool:
+        with store, WorkerPool(WorkerSetup(config, str(base), turns_folder=str(folder / TURNS_FOLDER))) as pool:
             yield Run(folder, store, pool, {task.id: task for task in tasks}, seed, progress, config.sandbox)
 
 

@@ -82,6 +82,10 @@ class SandboxLostError(SandboxError):
     """A live sandbox or its spawner ended unexpectedly."""
 
 
+class ReplayDiffersError(RepairGymError, RuntimeError):
+    """A recorded turn had another prompt, state or observation when it was replayed; the episode starts again."""
+
+
 class KnowledgeUnavailableError(RepairGymError, RuntimeError):
     """The knowledge base cannot be read now; says nothing about the agent."""
 

@@ -32,6 +32,15 @@ class Branch:
 
 
 @dataclass(frozen=True)
+class Parent:
+    """The episode that a branch of it begins with."""
+
+    trajectory_id: str
+    num_turns: int
+    """Turns of it that the branch has replayed; they are the branch's own first turns, too."""
+
+
+@dataclass(frozen=True)
 class TokenLedger:
     """The tokens of one episode as they were sampled; text is a view of them.
 
@@ -58,6 +67,21 @@ class TokenLedger:
     def histories(self) -> tuple[Branch, ...]:
         """The branches; one with everything where the history never forked."""
         return self.branches or (Branch(0, ((0, len(self)),)),)
+
+    def prompt_of(self, action: Span) -> list[int]:
+        """Return the ids that the policy saw before it sampled the tokens of ``action``."""
+        history = next(branch for branch in reversed(self.histories) if branch.start <= action[0])
+        ids: list[int] = []
+        for start, end in history.spans:
+            is_own = start >= history.start
+            ids += self.token_id[start : min(end, action[0]) if is_own else end].tolist()
+        return ids
+
+    def as_context(self, num_tokens: int) -> TokenLedger:
+        """Return the ledger with its first ``num_tokens`` as context: another episode sampled them."""
+        is_action, log_prob, version = (array.copy() for array in (self.is_action, self.log_prob, self.policy_version))
+        is_action[:num_tokens], log_prob[:num_tokens], version[:num_tokens] = False, 0.0, UNKNOWN_VERSION
+        return TokenLedger(self.token_id, is_action, log_prob, version, self.branches)
 
 
 class LedgerBuilder:

@@ -13,7 +13,7 @@ from repairgym.environment_records import Environment as Environment
 from repairgym.environment_records import ImageEnvironment as ImageEnvironment
 from repairgym.environment_records import MeasuredUse as MeasuredUse
 from repairgym.environment_records import Record as Record
-from repairgym.ledger import TokenLedger
+from repairgym.ledger import Parent, TokenLedger
 
 SCHEMA_VERSION = 1
 
@@ -492,8 +492,9 @@ class Trajectory:
     attempts: tuple[Attempt, ...] = ()
     """Attempts, in pipelines that record them (paper A)."""
     durations_s: dict[str, float] = field(default_factory=dict)
-    """Stage -> seconds: ``queue`` (for a place and for the engine), ``prefill``, ``decode``, ``generate`` (total wait
-    for the policy), ``tool``, ``grade``, ``other`` (opening and ending the sandbox, failed attempts)."""
+    """Stage -> seconds: ``queue``, ``prefill``, ``decode``, ``generate`` (with the former), ``tool``, ``grade``, ``other``."""
     agent_run: AgentRun | None = None
     """Of episodes of an external agent."""
+    parent: Parent | None = None
+    """Of a branch, in whose ledger the parent's tokens are context: the parent owns them."""
     schema_version: int = SCHEMA_VERSION

@@ -103,3 +103,37 @@ async def test_a_cancelled_call_frees_its_row() -> None:
     await policy.generate("b", [1, 2], SamplingParams(max_tokens=2, stop_token_ids=()))
     assert policy.statistics.num_decode_tokens < 60
     await policy.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("num_recalled", [1, 2])
+async def test_a_recalled_session_goes_on_bit_for_bit(num_recalled: int) -> None:
+    config = EngineConfig(num_slots=4, max_len_tokens=256, is_batch_invariant=True)
+    model = create_model(TINY)
+
+    async def turns(policy: EmbeddedPolicy, recorded: list[Generation]) -> list[Generation]:
+        prompt, found = list(range(9, 60)), []
+        for turn in range(3):
+            sampling = SamplingParams(max_tokens=12, stop_token_ids=(7,), seed=turn)
+            if turn < len(recorded):
+                await policy.recall("episode", prompt, sampling, recorded[turn])
+                found.append(recorded[turn])
+            else:
+                found.append(await policy.generate("episode", prompt, sampling))
+            prompt = [*prompt, *found[-1].token_ids, *range(20, 37)]
+        await policy.close()
+        return found
+
+    whole = await turns(EmbeddedPolicy(Engine(model, config)), [])
+    resumed = await turns(EmbeddedPolicy(Engine(model, config)), whole[:num_recalled])
+    assert [(one.token_ids, one.log_probs) for one in resumed] == [(one.token_ids, one.log_probs) for one in whole]
+
+
+@pytest.mark.asyncio
+async def test_without_batch_invariance_nothing_is_computed_ahead() -> None:
+    policy = new_policy(True)
+    sampled = await policy.generate("a", [1, 2, 3], SamplingParams(max_tokens=4, stop_token_ids=()))
+    before = policy.statistics.num_decode_tokens
+    await policy.recall("b", [1, 2, 3], SamplingParams(max_tokens=4, stop_token_ids=()), sampled)
+    assert policy.statistics.num_decode_tokens == before
+    await policy.close()

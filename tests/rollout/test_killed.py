@@ -23,7 +23,9 @@ from repairgym.learning.rewards import raw_rewards
 from repairgym.records import Trajectory, VerdictKind
 from repairgym.rollout.jobs import PolicyRef, make_groups
 from repairgym.rollout.local import LocalPool
+from repairgym.rollout.names import TURNS_FOLDER
 from repairgym.rollout.store import RunStore
+from repairgym.rollout.turn_log import TurnLog
 from repairgym.sandbox.backends.namespace import NamespaceBackend
 from repairgym.sandbox.probe import probe_backend
 from repairgym.tasks.build.validation import TaskLayers
@@ -74,7 +76,7 @@ def rollout(folder: Path, base: Path, tree: Path, environment: Path) -> list[Tra
         pipeline=PipelineConfig(max_len_tokens=1 << 24, max_turns=12), engine=EngineConfig(max_len_tokens=1 << 24)
     )
     layers, renderer = TaskLayers(environment, tree), ChatRenderer(load_tokenizer(base))
-    pool = LocalPool(config, NamespaceBackend, lambda _: layers, renderer)
+    pool = LocalPool(config, NamespaceBackend, lambda _: layers, renderer, turn_log=TurnLog(folder / TURNS_FOLDER))
     scripted.SCRIPTS["hostile"] = act
     path = folder / "run.db"
     with RunStore.open(path) if path.exists() else RunStore.create(path) as store:

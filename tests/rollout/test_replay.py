@@ -10,14 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from repairgym.agent.recording import normalize
 from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
+from repairgym.errors import SandboxError
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.records import Task, Trajectory, VerdictKind
 from repairgym.rollout.jobs import make_group
-from repairgym.rollout.replay import Replay, compare, normalize, replay
+from repairgym.rollout.replay import Replay, compare, replay
 from repairgym.rollout.runner import Runner
 from repairgym.tasks.build.validation import TaskLayers
 from repairgym.testing.scripted import ScriptedBackend, scripted_answer
@@ -92,6 +94,29 @@ def test_a_replay_has_the_ledger_of_the_episode(task: Task, tmp_path: Path, rend
     stored, again = asyncio.run(both())
     for name in ("token_id", "is_action", "log_prob", "policy_version"):
         assert np.array_equal(getattr(stored.ledger, name), getattr(again.ledger, name))
+
+
+def test_a_replay_continues_after_a_sandbox_that_failed(task: Task, tmp_path: Path, renderer: ChatRenderer) -> None:
+    num_runs = 0
+
+    def fail_once() -> str:
+        nonlocal num_runs
+        num_runs += 1
+        if num_runs == 1:
+            raise SandboxError("the sandbox of the first test")
+        return "no"
+
+    async def both() -> tuple[list[Trajectory], list[Replay]]:
+        jobs = make_group("teacher", 0, task.id, 1, seed=1)
+        policy = ScriptedPolicy("teacher", renderer)
+        stored = [t async for t in make_runner(tmp_path, renderer, lambda: "no").run(jobs, {task.id: task}, policy)]
+        runner = make_runner(tmp_path, renderer, fail_once)
+        return stored, [one async for one in replay(stored, {task.id: task}, runner, renderer)]
+
+    stored, (found,) = asyncio.run(both())
+    assert len(stored[0].turns) > 1
+    assert num_runs > 1
+    assert found.difference == ""
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from repairgym.errors import DiskFullError, InputError
-from repairgym.ledger import Branch, TokenLedger
+from repairgym.ledger import Branch, Parent, TokenLedger
 from repairgym.records import VerdictKind
 from repairgym.rollout.connection import SCHEMA_VERSION
 from repairgym.rollout.rows import pack_ledger, unpack_ledger
@@ -190,7 +190,7 @@ def test_a_newer_schema_is_refused(tmp_path):
         RunStore.open(path)
 
 
-def test_a_store_of_version_3_is_read_as_it_is_and_becomes_4_where_it_is_written(tmp_path, trajectory_maker):
+def test_a_store_of_version_3_is_read_as_it_is_and_becomes_5_where_it_is_written(tmp_path, trajectory_maker):
     path = tmp_path / "run.db"
     with RunStore.create(path) as store:
         store.add_trajectory(trajectory_maker(), phase="rl", step=1, split="train")
@@ -199,12 +199,32 @@ def test_a_store_of_version_3_is_read_as_it_is_and_becomes_4_where_it_is_written
         for turn in document["turns"]:
             del turn["state"]
         connection.execute("UPDATE documents SET document = ?", (zlib.compress(json.dumps(document).encode()),))
+        connection.execute("DROP TABLE parents")
         connection.execute("PRAGMA user_version = 3")
-    for is_read_only, version in ((True, 3), (False, 4)):
+    for is_read_only, version in ((True, 3), (False, SCHEMA_VERSION)):
         with RunStore.open(path, is_read_only) as store:
             assert {turn.state for turn in store.trajectory("t-1").turns} == {""}
         with sqlite3.connect(path) as connection:
             assert connection.execute("PRAGMA user_version").fetchone() == (version,)
+
+
+def test_branches_keep_their_parent_also_in_a_store_that_was_of_version_4(tmp_path, trajectory_maker):
+    path, parent = tmp_path / "run.db", Parent(trajectory_id="t-1", num_turns=2)
+    with RunStore.create(path) as store:
+        store.add_trajectory(trajectory_maker(), phase="rl", step=1, split="train")
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE parents")
+        connection.execute("PRAGMA user_version = 4")
+    with RunStore.open(path, is_read_only=True) as store:
+        assert store.trajectory("t-1").parent is None
+    with RunStore.open(path) as store:
+        store.add_trajectory(replace(trajectory_maker("t-2"), parent=parent), phase="rl", step=1, split="train")
+    with RunStore.open(path, is_read_only=True) as store:
+        assert [one.parent for one in store.trajectories(phase="rl")] == [None, parent]
+    with RunStore.open(path) as store:
+        store.drop_steps(phase="rl", first_step=1)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(*) FROM parents").fetchone() == (0,)
 
 
 def test_a_store_killed_at_birth_opens(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 import sqlite3
@@ -11,6 +12,7 @@ from urllib.parse import quote
 import pytest
 from starlette.testclient import TestClient
 
+from repairgym.ledger import Parent
 from repairgym.rollout.store import RunStore
 from repairgym.view.app import create_app
 
@@ -149,6 +151,24 @@ def test_pages_of_a_list_follow_each_other(run_folder):
 def test_a_trajectory_knows_its_neighbours_in_the_list(client):
     page = open_page(client, "/r/small/t/5?phase=teacher&order=oldest")
     assert {"/r/small/t/4?phase=teacher&order=oldest", "/r/small/t/6?phase=teacher&order=oldest"} <= page.links()
+
+
+def test_a_branch_and_its_parent_name_each_other(tmp_path, trajectory_maker):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    parent, lost = (Parent(trajectory_id=name, num_turns=2) for name in ("t-1", "t-0"))
+    with RunStore.create(folder / "run.db") as store:
+        for made in (
+            trajectory_maker(),
+            dataclasses.replace(trajectory_maker("t-2"), parent=parent),
+            dataclasses.replace(trajectory_maker("t-3"), parent=lost),
+        ):
+            store.add_trajectory(made, phase="rl", step=0, split="train")
+    client = TestClient(create_app(tmp_path), base_url="http://localhost")
+    pages = [client.get(f"/r/run/t/{number}").text for number in (1, 2, 3)]
+    assert re.search(r'Branches: <a href="/r/run/t/2" data-branch>t-2</a> after turn 2', pages[0])
+    assert re.search(r'Branch of <a href="/r/run/t/1" data-parent>t-1</a> after turn 2', pages[1])
+    assert "Branch of t-0, which is not stored any more, after turn 2" in pages[2]
 
 
 def test_long_curves_are_thinned_and_keep_their_end(tmp_path):

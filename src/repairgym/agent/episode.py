@@ -3,7 +3,8 @@
 Reads a policy's completions and the pipeline's tools; makes turns. Guarantees: a malformed action is an observation,
 never an exception; every turn is recorded with the span of its tokens; every end is one of
 :class:`~repairgym.records.StopReason`; limits are checked between turns in a fixed order, so equal episodes end for
-equal reasons (the time limit apart).
+equal reasons (the time limit apart); turns that an earlier process recorded (`agent/recording.py`) are repeated with
+their observations and their seconds.
 """
 
 import time
@@ -13,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from repairgym.agent.conversation import Completion, Conversation, InitialPrompt, cut_history
 from repairgym.agent.formats import Action, ActionFormat, ParseError
+from repairgym.agent.recording import Outcome, TurnRecorder
 from repairgym.agent.states import state_digest
 from repairgym.agent.tools.base import Observation, Tool, ToolContext, UsageError, tool_error
 from repairgym.config.pipeline import PipelineConfig
@@ -77,8 +79,10 @@ class LiveEpisode:
         interface: Interface,
         conversation: Conversation,
         context: ToolContext,
+        recorder: TurnRecorder,
         watcher: Watcher | None = None,
     ) -> None:
+        """Begin without turns; the policy of ``conversation`` answers from ``recorder`` as well (`RecordedPolicy`)."""
         self.context = context
         self._watcher = watcher
         self.turns: list[Turn] = []
@@ -88,6 +92,7 @@ class LiveEpisode:
         self._interface = interface
         self._config = interface.config
         self._conversation = conversation
+        self._recorder = recorder
 
     def ledger(self) -> TokenLedger:
         """Return the tokens so far."""
@@ -114,7 +119,7 @@ class LiveEpisode:
             except PromptTooLongError:
                 return StopReason.TOKEN_LIMIT
             action, observation = await self._step(completion, generate_s, prompt.text)
-            usage.add_turn(completion, is_tool_call=isinstance(action, Action))
+            usage.add_turn(completion, self.turns[-1], is_tool_call=isinstance(action, Action))
             if observation.is_final:
                 return StopReason.SUBMITTED
             if self._config.loop == "stop" and self.turns[-1].is_loop:
@@ -136,9 +141,7 @@ class LiveEpisode:
         """Return the completion, and the seconds it took."""
         started = time.monotonic()
         completion = await self._conversation.complete(max_tokens)
-        elapsed = time.monotonic() - started
-        self.durations_s["generate"] += elapsed
-        return completion, elapsed
+        return completion, time.monotonic() - started
 
     async def _step(
         self, completion: Completion, generate_s: float, prompt: str
@@ -147,12 +150,43 @@ class LiveEpisode:
         action = self._parse(completion)
         started = time.monotonic()
         state = await state_digest(self.context, prompt)
+        outcome = self._recorder.recall_outcome(state)
+        if outcome is not None:
+            await self._repeat(action, outcome)
+        else:
+            observation = await self._observation(action)
+            is_tested = self.context.tested_files == self.context.workspace.state_digest()
+            outcome = Outcome(
+                state=state,
+                observation=observation,
+                is_tested=is_tested,
+                generate_s=generate_s,
+                tool_s=time.monotonic() - started,
+            )
+            self._recorder.add_outcome(outcome)
+        self._add_turn(completion, action, outcome)
+        return action, outcome.observation
+
+    async def _repeat(self, action: Action | ParseError, outcome: Outcome) -> None:
+        """Bring the context to where ``action`` had brought it; `ReplayDiffersError` where it goes elsewhere."""
+        is_check = isinstance(action, Action) and self._interface.tools[action.tool].is_check
+        if is_check and outcome.is_tested is not None:
+            if outcome.is_tested:
+                self.context.tested_files = self.context.workspace.state_digest()
+            return
+        self._recorder.num_executed_again += 1
+        outcome.check(await self._observation(action))
+
+    async def _observation(self, action: Action | ParseError) -> Observation:
         observation = await self._execute(action)
-        if not observation.is_final:
-            text = self._interface.finish(self.context, observation.text)
-            observation = observation.model_copy(update={"text": text})
-        elapsed = time.monotonic() - started
-        self.durations_s["tool"] += elapsed
+        if observation.is_final:
+            return observation
+        return observation.model_copy(update={"text": self._interface.finish(self.context, observation.text)})
+
+    def _add_turn(self, completion: Completion, action: Action | ParseError, outcome: Outcome) -> None:
+        observation = outcome.observation
+        self.durations_s["generate"] += outcome.generate_s
+        self.durations_s["tool"] += outcome.tool_s
         self.turns.append(
             Turn(
                 action=completion.text,
@@ -161,15 +195,14 @@ class LiveEpisode:
                 observation=observation.text,
                 error=observation.error,
                 action_span=completion.span,
-                state=state,
+                state=outcome.state,
                 is_loop=is_loop(self.turns, completion.text, observation.text, self._config.loop_repeats),
-                generate_s=generate_s,
-                tool_s=elapsed,
+                generate_s=outcome.generate_s,
+                tool_s=outcome.tool_s,
             )
         )
         if self._watcher:
             self._watcher.acted(self.turns[-1])
-        return action, observation
 
     def _parse(self, completion: Completion) -> Action | ParseError:
         # Of the part behind the thought, whatever the thinking mode: no call of a thought is ever made.
@@ -211,11 +244,14 @@ class Usage:
     num_tool_calls: int = 0
     num_output_tokens: int = 0
     cost_usd: float = 0.0
+    turns_s: float = 0.0
+    """Of the turns, also those of an earlier process."""
     started: float = field(default_factory=time.monotonic)
 
-    def add_turn(self, completion: Completion, *, is_tool_call: bool) -> None:
+    def add_turn(self, completion: Completion, turn: Turn, *, is_tool_call: bool) -> None:
         """Count one turn."""
         self.num_turns += 1
+        self.turns_s += turn.generate_s + turn.tool_s
         self.num_tool_calls += is_tool_call
         self.num_output_tokens += completion.num_tokens
         self.cost_usd += completion.cost_usd
@@ -233,7 +269,7 @@ def reached_limit(config: PipelineConfig, usage: Usage, num_context_tokens: int)
         return StopReason.OUTPUT_TOKEN_LIMIT
     if config.max_cost_usd is not None and usage.cost_usd >= config.max_cost_usd:
         return StopReason.COST_LIMIT
-    if time.monotonic() - usage.started > config.time_limit_s:
+    if max(time.monotonic() - usage.started, usage.turns_s) > config.time_limit_s:
         return StopReason.TIME_LIMIT
     return None
 

@@ -19,7 +19,7 @@ from repairgym.agent.teacher import Teacher
 from repairgym.agent.tools.edit import CompactEdit, edit_at, replace_on_line
 from repairgym.agent.tools.window import Window, open_window
 from repairgym.config.models import TeacherNoise
-from repairgym.errors import ConfigError, PromptTooLongError
+from repairgym.errors import ConfigError, PromptTooLongError, ReplayDiffersError
 from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Task, Trajectory
@@ -59,6 +59,14 @@ class ScriptedPolicy:
         ids = self._renderer.action_ids(script(self._renderer.last_observation(new_ids)))
         self._sessions[session_id] = (script, len(prompt_ids) + len(ids))
         return Generation(token_ids=tuple(ids), log_probs=(0.0,) * len(ids), is_stopped=True, policy_version=0)
+
+    async def recall(
+        self, session_id: str, prompt_ids: list[int], sampling: SamplingParams, generation: Generation
+    ) -> None:
+        """Ask the script again, which has to say the same."""
+        again = await self.generate(session_id, prompt_ids, sampling)
+        if again.token_ids != generation.token_ids:
+            raise ReplayDiffersError(f"the script {self.id} says something else than what is recorded")
 
     async def end_session(self, session_id: str) -> None:
         """Forget the session."""
@@ -238,6 +246,12 @@ class ReplayPolicy:
             policy_version=int(ledger.policy_version[start]) if end > start else 0,
             token_versions=tuple(ledger.policy_version[start:end].tolist()),
         )
+
+    async def recall(
+        self, session_id: str, prompt_ids: list[int], sampling: SamplingParams, generation: Generation
+    ) -> None:
+        """Go one stored action on."""
+        self._num_replayed[session_id] = self._num_replayed.get(session_id, 0) + 1
 
     async def end_session(self, session_id: str) -> None:
         """Forget the session's position."""

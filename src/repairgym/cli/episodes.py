@@ -31,9 +31,12 @@ from repairgym.errors import ConfigError, InputError, TaskError
 
 if TYPE_CHECKING:
     from repairgym.records import Task, Trajectory
+    from repairgym.rollout.jobs import EpisodeJob, PolicyRef
     from repairgym.rollout.replay import Replay
+    from repairgym.training.run import Run
 
 PHASE = "rollout"
+BRANCH_PHASE = "branch"
 
 
 @partial(configured, check_dry=show_selection)
@@ -48,6 +51,9 @@ def rollout(
         ),
     ] = "oracle",
     model: Tokenizer = None,
+    branch: Annotated[
+        str, typer.Option(help="ID:TURNS of an episode in RUN: begin with its first turns instead of a task's start.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Run a policy on tasks and count the verdicts.
@@ -57,25 +63,53 @@ def rollout(
     Example: repairgym rollout tasks runs/many cluster.address=ray://head:10001 rollout.num_workers=16
 
     Example: repairgym rollout tasks runs/api --policy openai endpoint.base_url=http://HOST:8000/v1 endpoint.model=base
+
+    Example: repairgym rollout tasks runs/own --policy models/rft --branch 'rollout/rft/0/TASK#3:5' num_samples=8
     """
     ref = find_policy(policy, config.rollout.temperature, config.endpoint)
     check_tasks(tasks), check_new_run(run)
+    if branch and config.select != RolloutCommandConfig().select:
+        raise ConfigError("--branch names an episode and with it the task; leave select.* out")
     from repairgym.cli.running import check_policy, describe_missing_oracles, open_run
-    from repairgym.rollout.jobs import make_groups
     from repairgym.training.run_settings import CallConfig
 
     folder = tokenizer_folder(model, ref)
     check_policy(ref, folder, config.rollout)
     call = CallConfig(f"rollout-{ref.name}", config, free=("select.*", "num_samples"))
     with open_run(run, tasks, folder, config.rollout, config.seed, cluster=config.cluster, call=call) as opened:
-        chosen = opened.select(config.select, "tasks")
+        jobs = branch_jobs(opened, ref, config, branch) if branch else _task_jobs(opened, ref, config)
+        chosen = [opened.tasks[task_id] for task_id in dict.fromkeys(job.task_id for job in jobs)]
         if missing := describe_missing_oracles(chosen, config.rollout):
             typer.echo(missing, err=True)
-        jobs = make_groups(f"{PHASE}/{ref.name}", 0, [task.id for task in chosen], config.num_samples, config.seed)
-        with opened.store.phase(PHASE):
-            trajectories = opened.run_jobs(ref, jobs, phase=PHASE)
+        phase = BRANCH_PHASE if branch else PHASE
+        with opened.store.phase(phase):
+            trajectories = opened.run_jobs(ref, jobs, phase=phase)
         counters = opened.pool.counters()
     _print_verdicts(ref.name, len(chosen), trajectories, counters, as_json)
+
+
+def _task_jobs(opened: Run, ref: PolicyRef, config: RolloutCommandConfig) -> list[EpisodeJob]:
+    from repairgym.rollout.jobs import make_groups
+
+    task_ids = [task.id for task in opened.select(config.select, "tasks")]
+    return make_groups(f"{PHASE}/{ref.name}", 0, task_ids, config.num_samples, config.seed)
+
+
+def branch_jobs(opened: Run, ref: PolicyRef, config: RolloutCommandConfig, branch: str) -> list[EpisodeJob]:
+    """Return the jobs of ``--branch``; InputError unless it names turns of an episode of this run."""
+    from repairgym.rollout.jobs import make_branches
+
+    trajectory_id, _, turns = branch.rpartition(":")
+    if not trajectory_id or not turns.isdecimal():
+        raise InputError(
+            f"got --branch {branch!r}, expected ID:TURNS, the id of a stored episode and a number of turns"
+        )
+    parent = opened.store.trajectory(trajectory_id)
+    if parent.pipeline != config.rollout.scaffold:
+        raise ConfigError(f"{parent.id} has the pipeline {parent.pipeline!r}, got {config.rollout.scaffold!r}")
+    if parent.task_id not in opened.tasks:
+        raise InputError(f"{parent.id} is an episode of {parent.task_id}, which is not among the tasks")
+    return make_branches(parent, int(turns), config.num_samples, config.seed, f"{BRANCH_PHASE}/{ref.name}")
 
 
 def _print_verdicts(

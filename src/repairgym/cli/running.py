@@ -14,6 +14,7 @@ from repairgym.config.rollout import RolloutConfig, WatchConfig
 from repairgym.errors import ConfigError, InputError
 from repairgym.records import Task
 from repairgym.rollout.jobs import PolicyRef
+from repairgym.rollout.names import TURNS_FOLDER
 from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.trackers import tracking
@@ -25,7 +26,7 @@ from repairgym.training.run import Run, locked
 from repairgym.training.run_settings import CallConfig, keep_config
 
 WORKER_LOST = "worker_lost"
-"""Kind of the event for a lost worker of a cluster."""
+"""Kind of the event for a lost worker."""
 
 
 @contextmanager
@@ -57,7 +58,7 @@ def open_run(
             RunStore.open(path) if path.exists() else RunStore.create(path) as store,
             tracking(store, watch or WatchConfig()),
             _open_pool(
-                WorkerSetup(rollout, str(model)),
+                WorkerSetup(rollout, str(model), turns_folder=str(folder / TURNS_FOLDER)),
                 cluster or ClusterConfig(),
                 lambda text: store.add_event(WORKER_LOST, text),
             ) as pool,
@@ -65,8 +66,10 @@ def open_run(
         ):
             yield Run(folder, store, pool, known, seed, progress, rollout.sandbox)
             counters = pool.counters()
-            for line in (describe_usage(counters), describe_usage(counters, "judge"), describe_losses(counters)):
-                _say(line)
+            _say(describe_usage(counters))
+            _say(describe_usage(counters, "judge"))
+            _say(describe_losses(counters))
+            _say(describe_resumed(counters))
 
 
 def _open_pool(
@@ -77,7 +80,7 @@ def _open_pool(
         hosts = [this_host()]
         sized = replace(setup, config=size_workers(setup.config, hosts))
         _say(describe_workers(setup.config, sized.config, hosts))
-        return WorkerPool(sized)
+        return WorkerPool(sized, on_loss=on_loss)
     from repairgym.bridges.ray.workers import open_ray_pool
 
     return open_ray_pool(setup, cluster, on_loss, _say)
@@ -169,8 +172,19 @@ def describe_missing_oracles(tasks: Sequence[Task], rollout: RolloutConfig) -> s
 
 
 def describe_losses(counters: Mapping[str, float]) -> str:
-    """Return a line on lost workers of a cluster; empty when there are none."""
+    """Return a line on lost workers; empty when there are none."""
     if not counters.get("pool/num_lost_workers"):
         return ""
     lost, retried = counters["pool/num_lost_workers"], counters["pool/num_retried_episodes"]
-    return f"cluster: {lost:.0f} workers were lost and replaced, {retried:.0f} episodes were run again"
+    return f"workers: {lost:.0f} were lost and replaced, {retried:.0f} episodes continued or began again in others"
+
+
+def describe_resumed(counters: Mapping[str, float]) -> str:
+    """Return a line on episodes that continued behind recorded turns; empty when there are none."""
+    resumed, recalled, differing = (
+        counters.get(f"turns/num_{name}", 0.0) for name in ("resumed_episodes", "recalled", "differing_replays")
+    )
+    if not (resumed or differing):
+        return ""
+    again = "began again because their replay differed"
+    return f"resumed: {resumed:.0f} episodes, {recalled:.0f} turns not sampled again; {differing:.0f} {again}"

@@ -7,7 +7,7 @@ encoded again.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from repairgym.records import Record
 
@@ -66,6 +66,17 @@ class Policy(Protocol):
 
     async def end_session(self, session_id: str) -> None:
         """End a session: its resources (KV cache) can be freed."""
+        ...
+
+
+@runtime_checkable
+class RecallingPolicy(Protocol):
+    """A policy whose sessions hold a state that earlier answers have to be put back into."""
+
+    async def recall(
+        self, session_id: str, prompt_ids: list[int], sampling: SamplingParams, generation: Generation
+    ) -> None:
+        """Bring a session to where it was after it had answered ``generation``; `ReplayDiffersError` if it cannot."""
         ...
 
 

@@ -58,6 +58,26 @@ class EmbeddedPolicy:
         """Continue ``prompt_ids`` by at most ``max_len_tokens - len(prompt_ids)`` tokens; raises as `Engine.submit`."""
         return await self.generate_shaped(session_id, prompt_ids, sampling, None, None)
 
+    async def recall(
+        self, session_id: str, prompt_ids: list[int], sampling: SamplingParams, generation: Generation
+    ) -> None:
+        """Compute keys and values in the steps in which an earlier process did, where their last bits count.
+
+        Otherwise the next prompt brings everything that is missing, in one step.
+        """
+        if not self._engine.config.is_batch_invariant or not generation.token_ids:
+            return
+        await self._is_open.wait()
+        async with self._lock:
+            request = self._engine.submit(
+                session_id,
+                prompt_ids,
+                max_tokens=len(generation.token_ids),
+                stop_token_ids=sampling.stop_token_ids,
+                forced_ids=generation.token_ids,
+            )
+        await self._wait(request, None)
+
     async def generate_shaped(
         self,
         session_id: str,

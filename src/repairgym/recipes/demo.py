@@ -29,6 +29,7 @@ from repairgym.rollout.names import (
     RL,
     SFT,
     TEACHER,
+    TURNS_FOLDER,
     eval_phase,
 )
 from repairgym.rollout.pool import WorkerPool
@@ -77,7 +78,11 @@ class Demo:
             self._phase(BASE, self._make_base)
             self._phase("tasks", self._build_tasks)
             tasks = {task.id: task for task in TaskStore(self._folder / TASKS_FOLDER).load()}
-            setup = WorkerSetup(self._config.rollout, str(self._folder / "checkpoints" / BASE))
+            setup = WorkerSetup(
+                self._config.rollout,
+                str(self._folder / "checkpoints" / BASE),
+                turns_folder=str(self._folder / TURNS_FOLDER),
+            )
             with self._open_pool(setup) as pool:
                 sandbox = self._config.rollout.sandbox
                 run = Run(self._folder, self._store, pool, tasks, self._config.seed, self._progress, sandbox)

@@ -19,10 +19,16 @@ from repairgym.errors import DiskFullError, InputError
 APPLICATION_ID = 0x5247594D
 """``RGYM`` in ASCII, in ``PRAGMA application_id``: distinguishes a run store from any other SQLite file."""
 _UNRELEASED_APPLICATION_ID = 0x4D454E44
-SCHEMA_VERSION = 4
-"""In ``PRAGMA user_version``. 1 and 2 were never released. Version 3 has the same tables, but turns without a state
-(`Turn.state`): it is read as it is, and becomes version 4 where it is opened for writing."""
+SCHEMA_VERSION = 5
+"""In ``PRAGMA user_version``. 1 and 2 were never released. Version 3 has turns without a state (`Turn.state`), 3 and 4
+have no parents of branches: they are read as they are, and become version 5 where they are opened for writing."""
 _OLDEST_VERSION = 3
+_PARENTS = (
+    """CREATE TABLE parents (
+        number INTEGER PRIMARY KEY REFERENCES trajectories (number) ON DELETE CASCADE,
+        parent_id TEXT NOT NULL, num_turns INTEGER NOT NULL)""",
+    "CREATE INDEX parents_by_id ON parents (parent_id)",
+)
 _TABLES = (
     """CREATE TABLE groups (
         id TEXT NOT NULL, phase TEXT NOT NULL, step INTEGER NOT NULL, task_id TEXT NOT NULL,
@@ -50,6 +56,7 @@ _TABLES = (
     """CREATE TABLE events (
         number INTEGER PRIMARY KEY, time TEXT NOT NULL, phase TEXT NOT NULL, kind TEXT NOT NULL,
         message TEXT NOT NULL)""",
+    *_PARENTS,
 )
 
 
@@ -74,11 +81,12 @@ def check_schema(connection: sqlite3.Connection, path: object) -> bool:
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
-    """Make the tables in one transaction; a killed process leaves an empty file, which the next call fills."""
+    """Make the missing tables in one transaction; a killed process leaves the file as it was."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if not connection.execute("PRAGMA user_version").fetchone()[0]:
-            for statement in _TABLES:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version != SCHEMA_VERSION:
+            for statement in _PARENTS if version else _TABLES:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -175,10 +183,13 @@ def _prepare(connection: sqlite3.Connection, path: Path, is_read_only: bool) -> 
             raise InputError(f"{path} is empty; open it once for writing")
         return
     connection.execute("PRAGMA journal_mode = WAL")
-    if not has_tables:
+    if not has_tables or connection.execute("PRAGMA user_version").fetchone()[0] != SCHEMA_VERSION:
         _make_tables(connection)
-    elif connection.execute("PRAGMA user_version").fetchone()[0] != SCHEMA_VERSION:
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def has_parents(connection: sqlite3.Connection) -> bool:
+    """Return False for a store of an older version that is open for reading."""
+    return bool(connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'parents'").fetchone()[0])
 
 
 def _as_repairgym_error(error: sqlite3.OperationalError, path: Path) -> Exception:

@@ -11,7 +11,21 @@ from typing import Literal, Protocol
 
 from repairgym.config.models import EndpointConfig
 from repairgym.config.rollout import RolloutConfig
+from repairgym.errors import InputError
 from repairgym.records import Task, Trajectory
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The turns of a stored episode that a branch begins with."""
+
+    trajectory: Trajectory
+    num_turns: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the ledger before the first turn that is not replayed."""
+        return self.trajectory.turns[self.num_turns].action_span[0]
 
 
 @dataclass(frozen=True)
@@ -22,6 +36,8 @@ class EpisodeJob:
     group_id: str
     task_id: str
     seed: int
+    prefix: Prefix | None = None
+    """Of a branch."""
 
 
 ServerProtocol = Literal["openai", "vllm"]
@@ -50,6 +66,24 @@ def make_group(phase: str, step: int, task_id: str, size: int, seed: int, start:
     group_id = f"{phase}/{step}/{task_id}"
     ids = [f"{group_id}#{index}" for index in range(start, start + size)]
     return [EpisodeJob(id_, group_id, task_id, episode_seed(seed, id_)) for id_ in ids]
+
+
+def make_branches(parent: Trajectory, num_turns: int, size: int, seed: int, name: str) -> list[EpisodeJob]:
+    """Return ``size`` jobs that begin with the first ``num_turns`` turns of ``parent``; ``name`` begins their ids.
+
+    Raises:
+        InputError: the episode has no turn behind them, its turns have no state, or an external agent made it.
+    """
+    if not 0 < num_turns < len(parent.turns):
+        raise InputError(
+            f"{parent.id} has {len(parent.turns)} turns; it branches after turn 1 to {len(parent.turns) - 1}"
+        )
+    if parent.agent_run is not None or not all(turn.state for turn in parent.turns[:num_turns]):
+        raise InputError(f"{parent.id} cannot be replayed: its turns have no state (external agent, or an older store)")
+    group_id = f"{name}/{parent.id}:{num_turns}"
+    ids = [f"{group_id}#{index}" for index in range(size)]
+    prefix = Prefix(parent, num_turns)
+    return [EpisodeJob(id_, group_id, parent.task_id, episode_seed(seed, id_), prefix) for id_ in ids]
 
 
 def episode_seed(seed: int, trajectory_id: str) -> int:

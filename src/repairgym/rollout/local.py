@@ -15,6 +15,7 @@ from repairgym.rollout.jobs import EpisodeJob, PolicyRef
 from repairgym.rollout.policies import PolicyCache
 from repairgym.rollout.pool import FailureStreak
 from repairgym.rollout.runner import Runner
+from repairgym.rollout.turn_log import TurnLog
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.sizing.workers import size_workers, this_host
 from repairgym.tasks.build.validation import TaskLayers
@@ -31,10 +32,12 @@ class LocalPool:
         find_layers: Callable[[Task], TaskLayers],
         renderer: ChatRenderer,
         store: LayerStore | None = None,
+        turn_log: TurnLog | None = None,
     ) -> None:
-        """Make a pool; ``store`` is that of the runner."""
+        """Make a pool; ``store`` and ``turn_log`` are those of the runner."""
         self._config = size_workers(config, [this_host()])
         self._store = store
+        self._turn_log = turn_log
         self._make_backend = make_backend
         self._find_layers = find_layers
         self._renderer = renderer
@@ -77,7 +80,7 @@ class LocalPool:
             return
         backend = self._make_backend()
         policies = PolicyCache(self.config, self._renderer)
-        runner = Runner(self.config, backend, self._find_layers, self._renderer, self._store)
+        runner = Runner(self.config, backend, self._find_layers, self._renderer, self._store, self._turn_log)
         try:
             policy = await policies.get(ref)
             async for trajectory in runner.run(jobs, tasks, policy, ref.temperature):

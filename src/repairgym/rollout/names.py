@@ -20,6 +20,8 @@ CHECKPOINT = "rl-step-"
 ALARM_PREFIX = "alarm_"
 """Prefix of the kind of an event that an alarm wrote."""
 CONFIGS_FOLDER = "configs"
+TURNS_FOLDER = "turns"
+"""Folder of a run with the turns of its episodes in flight (`rollout/turn_log.py`)."""
 AUDIT = "audit/"
 """Prefix of the phase, and of the trajectory ids, of an audit."""
 

@@ -139,7 +139,7 @@ class WorkerPool:
         """Run all ``jobs``; yields trajectories as they end.
 
         Raises:
-            SandboxError: too many invalid episodes in a row, or a worker process died.
+            SandboxError: too many invalid episodes in a row, also because their workers died.
             RepairGymError: a worker was stopped by it.
             KeyboardInterrupt: Ctrl-C, after the episodes in flight have been yielded or `drain_timeout_s` is over.
         """

@@ -5,23 +5,15 @@ compared byte for byte after `normalize`, which replaces what no two runs share 
 nothing else; a replay that could not be made is a difference, not left out.
 """
 
-import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from repairgym.agent.recording import normalize
 from repairgym.agent.scripted import ReplayPolicy
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Task, Trajectory, VerdictKind
 from repairgym.rollout.jobs import EpisodeJob
 from repairgym.rollout.runner import Runner
-
-_SHARED_BY_NO_TWO_RUNS = (
-    (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?"), "<time>"),
-    (re.compile(r"\b\d\d:\d\d:\d\d(?:[.,]\d+)?\b"), "<time>"),
-    (re.compile(r"\b\d+\.\d+ ?(?:s|ms|us|sec|secs|seconds)\b"), "<duration>"),
-    (re.compile(r"(?:/var)?/tmp/(?:tmp|pytest-)[\w.-]+"), "<temporary>"),
-    (re.compile(r"\b0x[0-9a-f]{6,16}\b"), "<address>"),
-)
 
 
 @dataclass(frozen=True)
@@ -37,13 +29,6 @@ class Replay:
     """Further observations that are equal once normalized."""
     difference: str = ""
     """The first difference; empty: there is none."""
-
-
-def normalize(text: str) -> str:
-    """``text`` with what no two runs share replaced."""
-    for pattern, word in _SHARED_BY_NO_TWO_RUNS:
-        text = pattern.sub(word, text)
-    return text
 
 
 def compare(stored: Trajectory, replayed: Trajectory) -> Replay:

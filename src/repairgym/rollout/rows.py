@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from repairgym.errors import InputError
-from repairgym.ledger import Branch, TokenLedger
+from repairgym.ledger import Branch, Parent, TokenLedger
 from repairgym.records import AgentRun, Attempt, Record, StopReason, Trajectory, Turn, Verdict, VerdictKind
 
 _BYTES_PER_TOKEN = 12
@@ -153,7 +153,9 @@ def unpack_ledger(blob: bytes) -> TokenLedger:
     )
 
 
-def join_trajectory(row: TrajectoryRow, document: Document, ledger: TokenLedger) -> Trajectory:
+def join_trajectory(
+    row: TrajectoryRow, document: Document, ledger: TokenLedger, parent: Parent | None = None
+) -> Trajectory:
     """The trajectory that was stored."""
     return Trajectory(
         id=row.id,
@@ -172,5 +174,6 @@ def join_trajectory(row: TrajectoryRow, document: Document, ledger: TokenLedger)
         seed=row.seed,
         durations_s=row.durations_s,
         agent_run=document.agent_run,
+        parent=parent,
         schema_version=document.schema_version,
     )

@@ -2,11 +2,15 @@
 
 Reads `EpisodeJob` records. Makes graded `Trajectory` records. Guarantees: a sandbox failure is tried again in a fresh
 sandbox and then ends as an *invalid* verdict; a failure of a model's server, which its client has retried, ends as one
-at once and keeps the turns before it; every job gives exactly one trajectory.
+at once and keeps the turns before it; every job gives exactly one trajectory; an episode continues behind the
+turns that are recorded of it (external agents have none), and starts again where a replay of them differs.
 """
 
 import asyncio
+import hashlib
+import itertools
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -15,6 +19,7 @@ from repairgym.agent.clients import ClientPolicy
 from repairgym.agent.episode import Episode
 from repairgym.agent.pipelines.base import EpisodeRunner, Pipeline
 from repairgym.agent.pipelines.registry import make_pipeline
+from repairgym.agent.recording import Entry, RecordedPolicy, TurnRecorder, entries_of
 from repairgym.agent.scripted import ReplayPolicy, ScriptedPolicy
 from repairgym.agent.tools.base import ToolContext
 from repairgym.agent.tools.workspace import Workspace, base_text
@@ -22,17 +27,18 @@ from repairgym.config.agent import ExternalAgentConfig
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.diffs.make import unified_diff
-from repairgym.errors import SandboxError
+from repairgym.errors import ConfigError, ReplayDiffersError, SandboxError
 from repairgym.grading.execution import GRADER_VERSION
 from repairgym.grading.grader import Grader
 from repairgym.grading.judge import open_judge
 from repairgym.grading.replayed import ReplayJudge
 from repairgym.inference.base import Generation, Policy, SamplingParams
 from repairgym.inference.renderer import ChatRenderer
-from repairgym.ledger import LedgerBuilder
+from repairgym.ledger import LedgerBuilder, Parent, TokenLedger
 from repairgym.records import StopReason, Task, Trajectory, Verdict, VerdictKind
 from repairgym.rollout.external import ExternalAgent
 from repairgym.rollout.jobs import EpisodeJob
+from repairgym.rollout.turn_log import EpisodeLog, TurnLog
 from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.sandbox.lease import LeasedBackend
@@ -55,12 +61,19 @@ class Runner:
         find_layers: Callable[[Task], TaskLayers],
         renderer: ChatRenderer,
         store: LayerStore | None = None,
+        turn_log: TurnLog | None = None,
     ) -> None:
-        """Use what is given; the replay judge finds its oracles in ``store``, without which it judges nothing."""
+        """Use what is given; the replay judge finds its oracles in ``store``, without which it judges nothing.
+
+        Without ``turn_log`` the turns of an episode end with this process.
+        """
         self._config = config = size_workers(config, [this_host()])
         self._backend = LeasedBackend(backend, config.max_sandboxes)
         self._find_layers = find_layers
         self._renderer = renderer
+        self._turn_log = turn_log
+        self._turn_counts = Counter(dict.fromkeys(TURN_COUNTS, 0))
+        self._session_numbers = itertools.count()
         self._layers: dict[str, TaskLayers] = {}
         self._gate = asyncio.Semaphore(config.max_in_flight)
         self.cache = ExecutionCache()
@@ -78,9 +91,10 @@ class Runner:
         return self._pipeline
 
     def counters(self) -> dict[str, float]:
-        """Return those of the execution cache and of a judge behind a server."""
+        """Return those of the execution cache, of resumed episodes and of a judge behind a server."""
         hits = {"cache/hits": float(self.cache.num_hits), "cache/misses": float(self.cache.num_misses)}
-        return hits | (self._judge.counters() if self._judge else {})
+        resumed = {name: float(count) for name, count in self._turn_counts.items()}
+        return hits | resumed | (self._judge.counters() if self._judge else {})
 
     async def close(self) -> None:
         """Close the judge's connections; the back end stays open."""
@@ -115,26 +129,44 @@ class Runner:
     async def _until_graded(
         self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, queue_s: float
     ) -> Trajectory:
-        failure = ""
-        for attempt in range(self._config.max_attempts):
-            try:
-                return await self._attempt(job, task, policy, temperature, attempt, queue_s)
-            except SandboxError as error:
-                failure = str(error)
+        failure, num_failures = "", 0
+        with self._open_log(job, policy, temperature) as log:
+            while num_failures < self._config.max_attempts:
+                try:
+                    return await self._attempt(job, task, policy, temperature, log, queue_s)
+                except ReplayDiffersError as error:
+                    self._turn_counts["turns/num_differing_replays"] += 1
+                    if not log.entries:
+                        verdict = _invalid(f"the turns of the parent came out differently: {error}")
+                        return self._trajectory(job, task, policy, _no_episode(queue=queue_s), verdict)
+                    log.restart()
+                except SandboxError as error:
+                    failure = str(error)
+                    num_failures += 1
         verdict = _invalid(f"{self._config.max_attempts} episodes failed: {failure}")
         return self._trajectory(job, task, policy, _no_episode(queue=queue_s), verdict)
 
+    def _open_log(self, job: EpisodeJob, policy: Policy, temperature: float) -> EpisodeLog:
+        if self._turn_log is None or self._agent is not None:
+            return EpisodeLog()
+        parent = _parent(job)
+        parts = (job.trajectory_id, job.task_id, job.seed, parent, policy.id, temperature, self._config.pipeline)
+        log = self._turn_log.open(job.trajectory_id, hashlib.sha256(repr(parts).encode()).hexdigest())
+        self._turn_counts["turns/num_differing_replays"] += log.num_dropped > 0
+        self._turn_counts["turns/num_resumed_episodes"] += bool(log.entries)
+        return log
+
     async def _attempt(
-        self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, attempt: int, queue_s: float
+        self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, log: EpisodeLog, queue_s: float
     ) -> Trajectory:
-        session_id = f"{job.trajectory_id}~{attempt}"
+        session_id = f"{job.trajectory_id}~{next(self._session_numbers)}"
         if isinstance(policy, ScriptedPolicy):
             policy.begin_session(session_id, task, job.seed, self._pipeline)
         elif isinstance(policy, ShellPolicy):
             policy.begin_session(session_id, task)
         context = ToolContext(task=task, workspace=await self._workspace(task))
         try:
-            episode = await self._episode(session_id, context, policy, job.seed, temperature)
+            episode = await self._episode(session_id, context, policy, job, temperature, log)
         finally:
             await context.workspace.close()
         episode.durations_s["queue"] += queue_s
@@ -153,19 +185,37 @@ class Runner:
         return Workspace(tree, task.base_files, lambda files: self._sandbox(task, files), prepare)
 
     async def _episode(
-        self, session_id: str, context: ToolContext, policy: Policy, seed: int, temperature: float
+        self,
+        session_id: str,
+        context: ToolContext,
+        policy: Policy,
+        job: EpisodeJob,
+        temperature: float,
+        log: EpisodeLog,
     ) -> Episode:
         limits = self._limits_of(policy)
-        timed = TimedPolicy(policy)
+        recorder = TurnRecorder([*self._prefix_entries(job), *log.entries], log.write)
+        timed = TimedPolicy(policy if self._agent is not None else RecordedPolicy(policy, recorder))
         if self._agent is not None:
             asked = policy if isinstance(policy, ShellPolicy) else timed
-            episode = await self._agent.run(session_id, context, asked, limits, seed=seed, temperature=temperature)
+            episode = await self._agent.run(session_id, context, asked, limits, seed=job.seed, temperature=temperature)
         else:
             watcher = policy if isinstance(policy, ClientPolicy) else None
             runner = EpisodeRunner(self._pipeline, timed, self._renderer, temperature, limits, watcher)
-            episode = await runner.run(session_id, context, seed)
+            try:
+                episode = await runner.run(session_id, context, job.seed, recorder)
+            finally:
+                self._turn_counts["turns/num_recalled"] += recorder.num_recalled
+                self._turn_counts["turns/num_executed_again"] += recorder.num_executed_again
         episode.durations_s.update(timed.durations_s)
         return episode
+
+    def _prefix_entries(self, job: EpisodeJob) -> list[Entry]:
+        if job.prefix is None:
+            return []
+        if self._agent is not None:
+            raise ConfigError("an external agent cannot begin as a branch: the state of its program is not recorded")
+        return entries_of(job.prefix.trajectory, job.prefix.num_turns, self._renderer.stop_token_ids)
 
     def _limits_of(self, policy: Policy) -> PipelineConfig:
         """A script or a client has no context window here: whole files that an oracle writes do not end its episode."""
@@ -219,7 +269,7 @@ def _make_trajectory(
         policy_id=policy_id,
         sandbox_backend=backend,
         turns=episode.turns,
-        ledger=episode.ledger,
+        ledger=_own_ledger(job, episode.ledger),
         stop_reason=episode.stop_reason,
         final_files=episode.files,
         final_patch=patch,
@@ -228,13 +278,30 @@ def _make_trajectory(
         attempts=episode.attempts,
         durations_s=episode.durations_s,
         agent_run=episode.agent_run,
+        parent=_parent(job),
     )
+
+
+def _parent(job: EpisodeJob) -> Parent | None:
+    prefix = job.prefix
+    return Parent(trajectory_id=prefix.trajectory.id, num_turns=prefix.num_turns) if prefix else None
+
+
+def _own_ledger(job: EpisodeJob, ledger: TokenLedger) -> TokenLedger:
+    """Each sampled token is learned once, by the episode that sampled it."""
+    return ledger.as_context(job.prefix.num_tokens) if job.prefix else ledger
 
 
 def _invalid(reason: str) -> Verdict:
     return Verdict(kind=VerdictKind.INVALID, reason=reason, grader_version=GRADER_VERSION)
 
 
+TURN_COUNTS = (
+    "turns/num_resumed_episodes",
+    "turns/num_recalled",
+    "turns/num_executed_again",
+    "turns/num_differing_replays",
+)
 GENERATION_STAGES = ("queue", "prefill", "decode")
 
 

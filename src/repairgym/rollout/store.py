@@ -15,8 +15,9 @@ from datetime import datetime
 from typing import Any
 
 from repairgym.errors import InputError, Interrupted
+from repairgym.ledger import Parent
 from repairgym.records import Trajectory
-from repairgym.rollout.connection import Listener, StoreConnection, now, where
+from repairgym.rollout.connection import Listener, StoreConnection, has_parents, now, where
 from repairgym.rollout.rows import (
     Document,
     Event,
@@ -56,6 +57,9 @@ class RunStore(StoreConnection):
                 f"INSERT INTO trajectories ({', '.join(row)}) VALUES ({marks})", tuple(row.values())
             ).lastrowid
             connection.execute("INSERT INTO documents VALUES (?, ?, ?)", (number, *blobs))
+            if (parent := trajectory.parent) is not None:
+                values = (number, parent.trajectory_id, parent.num_turns)
+                connection.execute("INSERT INTO parents VALUES (?, ?, ?)", values)
         return True
 
     def _is_stored(self, row: Mapping[str, Any]) -> bool:
@@ -147,7 +151,16 @@ class RunStore(StoreConnection):
         return deleted.rowcount
 
     def _join(self, row: TrajectoryRow) -> Trajectory:
-        return join_trajectory(row, self._document(row.id), unpack_ledger(self._blob(row.id, "ledger")))
+        ledger = unpack_ledger(self._blob(row.id, "ledger"))
+        return join_trajectory(row, self._document(row.id), ledger, self.parent_of(row.id))
+
+    def parent_of(self, trajectory_id: str) -> Parent | None:
+        """Return what a trajectory begins with; None: it is no branch."""
+        if not has_parents(self._connection):
+            return None
+        query = "SELECT parent_id, parents.num_turns FROM parents JOIN trajectories USING (number) WHERE id = ?"
+        rows = self._fetch(query, (trajectory_id,))
+        return Parent(trajectory_id=rows[0][0], num_turns=rows[0][1]) if rows else None
 
     def _document(self, trajectory_id: str) -> Document:
         try:

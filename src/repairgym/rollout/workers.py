@@ -6,7 +6,8 @@ thread.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import Protocol, cast
 import torch
 
 from repairgym.config.rollout import RolloutConfig
-from repairgym.errors import SandboxError
 from repairgym.inference.loading import load_tokenizer
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.process_pool import ProcessPool, Worker, WorkerEnded, WorkerFailure, open_inbox, run_worker
@@ -23,6 +23,7 @@ from repairgym.records import Task, Trajectory
 from repairgym.rollout.jobs import EpisodeJob, PolicyRef
 from repairgym.rollout.policies import PolicyCache
 from repairgym.rollout.runner import Runner
+from repairgym.rollout.turn_log import TurnLog
 from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.build.validation import TaskLayers, task_layers
 from repairgym.tasks.layers.store import LayerStore
@@ -35,6 +36,8 @@ class WorkerSetup:
     config: RolloutConfig
     tokenizer_folder: str
     cache_root: str | None = None
+    turns_folder: str = ""
+    """Folder for the turns of episodes in flight; empty: they are not kept."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +89,24 @@ class Workers(Protocol):
         """End all workers; safe to call twice."""
 
 
-class ProcessWorkers:
-    """Child processes of this one. The loss of one stops the run: something is wrong with the only machine."""
+@dataclass
+class _Held:
+    """Jobs that a worker has been given and has not reported."""
 
-    def __init__(self, setup: WorkerSetup) -> None:
-        self._pool = ProcessPool(_rollout_worker, setup, setup.config.num_workers)
+    unfinished: dict[str, EpisodeJob] = field(default_factory=dict)
+    num_jobs: int = 0
+    """Of requests without a report."""
+    counters: Mapping[str, float] = field(default_factory=dict)
+    """Of the last report."""
+
+
+class ProcessWorkers:
+    """Child processes of this one. A process that ends is replaced, and its unfinished jobs are lost."""
+
+    def __init__(self, setup: WorkerSetup, main: Callable[[Connection, WorkerSetup], None] | None = None) -> None:
+        """``main``: what a process runs; by default it has a `RolloutWorker`."""
+        self._pool = ProcessPool(main or _rollout_worker, setup, setup.config.num_workers)
+        self._held: defaultdict[Worker, _Held] = defaultdict(_Held)
 
     def start(self) -> None:
         """Start missing workers."""
@@ -102,18 +118,37 @@ class ProcessWorkers:
 
     def give(self, worker: Hashable, request: WorkRequest) -> None:
         """Hand ``request`` to ``worker``."""
+        held = self._held[cast(Worker, worker)]
+        held.num_jobs += len(request.jobs)
+        held.unfinished.update({job.trajectory_id: job for job in request.jobs})
         self._pool.send(cast(Worker, worker), request)
 
     def receive(self, busy: Collection[Hashable], timeout_s: float) -> Iterable[tuple[Worker, Message]]:
-        """Yield one message of each busy worker that has sent some; `SandboxError` if a worker died."""
+        """Yield the messages of busy workers: one of each that has sent some, or what a dead one leaves."""
         for worker, message in self._pool.receive(cast("Collection[Worker]", busy), timeout_s):
+            held = self._held[worker]
             if isinstance(message, WorkerEnded):
-                raise SandboxError(f"a rollout worker ended (exit code {message.exit_code}); resume continues the run")
+                yield from self._lose(worker, message)
+                continue
+            if isinstance(message, Trajectory):
+                held.unfinished.pop(message.id, None)
+            elif isinstance(message, WorkReport):
+                held.num_jobs -= message.num_jobs
+                held.counters = message.counters
             yield worker, message
+
+    def _lose(self, worker: Worker, ended: WorkerEnded) -> Iterator[tuple[Worker, Message]]:
+        """Report the finished jobs of a dead worker, return the others as lost, start another worker."""
+        held = self._held.pop(worker)
+        jobs = tuple(held.unfinished.values())
+        yield worker, WorkReport(held.num_jobs - len(jobs), held.counters)
+        yield worker, JobsLost(jobs, f"a rollout worker ended (exit code {ended.exit_code})")
+        self._pool.start()
 
     def close(self) -> None:
         """End all workers; safe to call twice."""
         self._pool.close()
+        self._held.clear()
 
 
 class RolloutWorker:
@@ -125,11 +160,12 @@ class RolloutWorker:
         tokenizer: Path,
         find_layers: Callable[[Task], TaskLayers],
         store: LayerStore,
+        turn_log: TurnLog | None = None,
     ) -> None:
         """Make a worker; ``tokenizer`` is a model folder, ``find_layers`` locates a task's layers in ``store``."""
         renderer = ChatRenderer(load_tokenizer(tokenizer), is_thinking=config.pipeline.is_thinking)
         self._backend = create_backend(config.sandbox)
-        self._runner = Runner(config, self._backend, find_layers, renderer, store)
+        self._runner = Runner(config, self._backend, find_layers, renderer, store, turn_log)
         self._policies = PolicyCache(config, renderer)
 
     async def run(self, request: WorkRequest) -> AsyncIterator[Trajectory]:
@@ -157,7 +193,9 @@ def _rollout_worker(connection: Connection, setup: WorkerSetup) -> None:
 async def _serve(connection: Connection, setup: WorkerSetup) -> None:
     """Run all requests at the same time, until the pipe closes."""
     store = LayerStore(Path(setup.cache_root) if setup.cache_root else None, config=setup.config.layers)
-    worker = RolloutWorker(setup.config, Path(setup.tokenizer_folder), lambda task: task_layers(task, store), store)
+    turn_log = TurnLog(Path(setup.turns_folder)) if setup.turns_folder else None
+    tokenizer = Path(setup.tokenizer_folder)
+    worker = RolloutWorker(setup.config, tokenizer, lambda task: task_layers(task, store), store, turn_log)
     running: set[asyncio.Task[None]] = set()
     inbox = open_inbox(connection)
     try:

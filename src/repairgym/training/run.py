@@ -1,7 +1,8 @@
 """A run folder and what every recipe needs of it: tasks, store, workers, checkpoints, a lock.
 
 Reads and makes the run folder: ``config.toml``, ``run.db``, ``tasks/``, ``checkpoints/``. Invariants: trajectory ids
-follow from phase, step, task and index, so what is already in the store is never run again.
+follow from phase, step, task and index, so what is already in the store is never run again; the turns of an episode are
+kept until its trajectory is stored.
 """
 
 import fcntl
@@ -15,7 +16,9 @@ from repairgym.config.selection import TaskSelection
 from repairgym.errors import InputError
 from repairgym.records import Task, Trajectory
 from repairgym.rollout.jobs import EpisodeJob, PolicyRef, Pool
+from repairgym.rollout.names import TURNS_FOLDER
 from repairgym.rollout.store import RunStore
+from repairgym.rollout.turn_log import TurnLog
 from repairgym.tasks.selection import select_tasks
 
 Progress = Callable[[str, int, int, str], None]
@@ -68,11 +71,14 @@ class Run:
     ) -> Iterator[Trajectory]:
         """Run the jobs that the store does not hold yet; yields and stores each trajectory as it ends."""
         stored = self.store.trajectory_ids(phase=phase, step=step)
+        turn_log = TurnLog(self.folder / TURNS_FOLDER)
+        turn_log.forget(stored)
         missing = [job for job in jobs if job.trajectory_id not in stored]
         num_done, num_solved = len(jobs) - len(missing), 0
         for trajectory in self.pool.run(policy, missing, self.tasks):
             split = self.tasks[trajectory.task_id].split
             self.store.add_trajectory(trajectory, phase=phase, step=step, split=split)
+            turn_log.forget([trajectory.id])
             num_done += 1
             num_solved += trajectory.verdict.is_valid and trajectory.verdict.reward > 0
             detail = _DRAINING if self.pool.is_draining else f"{num_solved} solved"

@@ -20,10 +20,11 @@ from typing import Any, NamedTuple, Self
 from repairgym.errors import InputError
 from repairgym.ledger import TokenLedger
 from repairgym.records import VerdictKind
-from repairgym.rollout.connection import check_schema
+from repairgym.rollout.connection import check_schema, has_parents
 from repairgym.rollout.rows import Document, GroupRow, unpack_document, unpack_ledger
 from repairgym.view.lists import COUNTED, SELECT, TOO_LARGE, Entry, TrajectoryFilter, TrajectoryLists, to_entry
 
+_MAX_BRANCHES = 200
 _GROUP_COLUMNS = tuple(GroupRow.model_fields)
 _SELECT_GROUPS = f"SELECT {', '.join(_GROUP_COLUMNS)} FROM groups"
 
@@ -34,6 +35,16 @@ class GroupMember(NamedTuple):
     number: int
     id: str
     verdict: VerdictKind
+
+
+class Relative(NamedTuple):
+    """The parent of a branch, or a branch of a trajectory."""
+
+    number: int | None
+    """None: the parent is not in this run any more."""
+    id: str
+    num_turns: int
+    """Turns that both share."""
 
 
 class Extent(NamedTuple):
@@ -113,6 +124,24 @@ class RunReader(TrajectoryLists):
         """Return the tokens of a trajectory."""
         with _readable(f"the tokens of trajectory {entry.number}"):
             return unpack_ledger(self._blob(entry.row.id, "ledger"))
+
+    def parent(self, entry: Entry) -> Relative | None:
+        """Return what a trajectory begins with; None: it is no branch."""
+        parent = self.parent_of(entry.row.id)
+        if parent is None:
+            return None
+        rows = self._fetch("SELECT number FROM trajectories WHERE id = ?", (parent.trajectory_id,))
+        return Relative(rows[0][0] if rows else None, parent.trajectory_id, parent.num_turns)
+
+    def branches(self, entry: Entry) -> list[Relative]:
+        """Return the branches of a trajectory, up to a number that a page can show."""
+        if not has_parents(self._connection):
+            return []
+        query = (
+            "SELECT number, id, parents.num_turns FROM parents JOIN trajectories USING (number) WHERE parent_id = ? "
+            "ORDER BY parents.num_turns, number LIMIT ?"
+        )
+        return [Relative(*row) for row in self._fetch(query, (entry.row.id, _MAX_BRANCHES))]
 
     # --- groups ----------------------------------------------------------------------------------------------------
 

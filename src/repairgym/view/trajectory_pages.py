@@ -77,6 +77,8 @@ class TrajectoryPages:
                 reading=reading,
                 group=group,
                 members=reader.members(group),
+                parent=reader.parent(entry),
+                branches=reader.branches(entry),
                 before=before,
                 after=after,
                 max_turns=MAX_TURNS,

@@ -222,7 +222,7 @@ def test_a_killed_node_costs_nothing(site: Any, whole: dict[str, tuple[object, .
     site.cluster.remove_node(site.nodes[1], allow_graceful=False)
     _, err = finish(process)
     assert have_ended(processes)
-    assert "cluster: 1 workers were lost and replaced" in err
+    assert "workers: 1 were lost and replaced" in err
     num_retried = int(err.split("replaced, ")[1].split()[0])
     assert num_retried > 0
     assert stored(site, "broken") == whole

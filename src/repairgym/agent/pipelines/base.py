@@ -19,6 +19,7 @@ import jinja2
 from repairgym.agent.conversation import Conversation, InitialPrompt
 from repairgym.agent.episode import Episode, Interface, LiveEpisode, Watcher
 from repairgym.agent.formats import FORMATS, Action, describe_schemas
+from repairgym.agent.recording import TurnRecorder
 from repairgym.agent.tools.base import ToolContext, ToolServices
 from repairgym.agent.tools.registry import make_tools
 from repairgym.agent.tools.window import open_window
@@ -127,18 +128,21 @@ class EpisodeRunner:
     """Limits that replace those of the pipeline's configuration."""
     watcher: Watcher | None = None
 
-    async def run(self, session_id: str, context: ToolContext, seed: int) -> Episode:
-        """Run one episode. ``session_id`` is unique; ``seed`` decides all sampling.
+    async def run(
+        self, session_id: str, context: ToolContext, seed: int, recorder: TurnRecorder | None = None
+    ) -> Episode:
+        """Run one episode. ``session_id`` is unique; ``seed`` decides all sampling; None records nothing.
 
         Raises:
             SandboxError: the sandbox failed; the episode says nothing about the policy.
+            ReplayDiffersError: a turn of ``recorder`` came out differently.
             ServerRejectedError: the model's server rejects this and every other request.
         """
         pipeline, config = self.pipeline, self.limits or self.pipeline.config
         tools = describe_schemas(pipeline.tools) if pipeline.format.is_native else ()
         conversation = Conversation(self.policy, self.renderer, session_id, seed, self.temperature, tools)
         interface = Interface(config, pipeline.tools, pipeline.format, pipeline.finish)
-        live = LiveEpisode(interface, conversation, context, self.watcher)
+        live = LiveEpisode(interface, conversation, context, recorder or TurnRecorder(), self.watcher)
         failure = ""
         try:
             stop_reason = await pipeline.run_episode(live)

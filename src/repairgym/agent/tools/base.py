@@ -22,7 +22,7 @@ from repairgym.agent.tools.window import FileView, Window
 from repairgym.agent.tools.workspace import Workspace
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.inference.tool_calls import HERMES, CallForm
-from repairgym.records import Record, Task, TestRun
+from repairgym.records import Record, Task
 from repairgym.sandbox.cache import ExecutionCache
 
 
@@ -48,10 +48,8 @@ class ToolContext:
     """The open file of the editor's tools."""
     undo_stack: list[tuple[str, str]] = field(default_factory=list)
     """(path, text before the edit), newest last."""
-    num_test_runs: int = 0
-    last_run: TestRun | None = None
     tested_files: str = ""
-    """Digest of the changes that `last_run` tested; empty: none."""
+    """Digest of the changes that were last tested; empty: none."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +91,8 @@ class Tool(ABC, Generic[ArgumentsT]):
     """The type parameter."""
     is_refreshed: ClassVar[bool] = True
     """Read the changes of shell commands back into the workspace before this tool runs."""
+    is_check: ClassVar[bool] = False
+    """It runs tests or a build and changes nothing: a resumed episode takes the recorded observation."""
 
     def __init__(self, services: ToolServices) -> None:
         self.services = services

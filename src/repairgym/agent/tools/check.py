@@ -84,6 +84,7 @@ class ValidateAndBuildTool(Tool[NoArguments]):
 
     name = "validate_and_build"
     usage = "validate_and_build - build the project, run its tests, show the main error"
+    is_check = True
 
     async def run(self, context: ToolContext, arguments: NoArguments) -> Observation:
         """Build and test in a fresh sandbox."""
@@ -93,8 +94,6 @@ class ValidateAndBuildTool(Tool[NoArguments]):
                 outcome = await build_and_test(context.task, context.workspace, self.services.cache)
         except TimeoutError:
             return tool_error(f"{TIMEOUT_MARK}: the build did not end within {config.command_timeout_s:g} s")
-        context.num_test_runs += outcome.run is not None
-        context.last_run = outcome.run or context.last_run
         context.tested_files = context.workspace.state_digest() if outcome.run else context.tested_files
         text = describe_outcome(outcome, context.task.visible_tests, config.max_observation_chars)
         return Observation(text=text, is_final=outcome.error is None and bool(context.workspace.changes))
@@ -123,6 +122,7 @@ class RunTestsTool(Tool[NoArguments]):
 
     name = "test"
     usage = "test - run the tests of the report"
+    is_check = True
 
     async def run(self, context: ToolContext, arguments: NoArguments) -> Observation:
         """Run the visible tests on the current state."""
@@ -135,8 +135,7 @@ class RunTestsTool(Tool[NoArguments]):
             return await (await context.workspace.sandbox()).run_tests(request)
 
         run = await self.services.cache.get_or_run(key, execute)
-        context.num_test_runs += 1
-        context.last_run, context.tested_files = run, files
+        context.tested_files = files
         return Observation(text=describe_run(run, task.visible_tests))
 
 

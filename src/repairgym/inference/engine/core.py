@@ -49,6 +49,7 @@ class Engine:
         temperature: float = 1.0,
         seed: int = 0,
         shaping: Shaping | None = None,
+        forced_ids: tuple[int, ...] = (),
     ) -> Request:
         """Queue a generation, whose fields the next steps fill; `ConfigError` without room or for a busy session."""
         room = self.config.max_len_tokens - len(prompt_ids)
@@ -68,6 +69,7 @@ class Engine:
             temperature=temperature,
             uniforms=draw_uniforms(seed, len(prompt_ids), count),
             shaping=shaping,
+            forced_ids=forced_ids,
         )
         self._waiting.append(request)
         return request
@@ -192,7 +194,8 @@ class Engine:
         )
         token_ids, log_probs = sample_tokens(logits, temperatures, uniforms)
         for request, token_id, log_prob in zip(requests, token_ids.tolist(), log_probs.tolist(), strict=True):
-            request.append(token_id, log_prob)
+            forced = request.forced_ids
+            request.append(forced[len(request.token_ids)] if forced else token_id, log_prob)
         for row, request, shaping in shaped:
             if shaping.num_top:
                 request.top_tokens.append(top_tokens(logits[row], request.temperature, shaping.num_top))

@@ -25,6 +25,8 @@ class Request:
     uniforms: np.ndarray
     """[max_tokens] float64 in [0, 1): the randomness of each token, drawn beforehand."""
     shaping: Shaping | None = None
+    forced_ids: tuple[int, ...] = ()
+    """Tokens that take the place of the sampled ones, ``max_tokens`` of them; empty: none do."""
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     top_tokens: list[TopTokens] = field(default_factory=list)

@@ -1,0 +1,58 @@
+"""`repairgym rollout --branch`: which episodes it takes, and what it says of the others."""
+
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from repairgym.cli.episodes import branch_jobs
+from repairgym.cli.main import create_app
+from repairgym.config.commands import RolloutCommandConfig
+from repairgym.config.loading import load_config
+from repairgym.errors import ConfigError, InputError
+from repairgym.rollout.jobs import PolicyRef
+from repairgym.rollout.store import RunStore
+from repairgym.training.run import Run
+
+
+@pytest.fixture
+def opened(tmp_path, task, trajectory_maker):
+    stored = trajectory_maker(task_id=task.id)
+    turns = tuple(turn.model_copy(update={"state": "a"}) for turn in stored.turns)
+    with RunStore.create(tmp_path / "run.db") as store:
+        store.add_trajectory(replace(stored, turns=turns), phase="rl", step=0, split="train")
+        yield Run(tmp_path, store, pool=None, tasks={task.id: task})
+
+
+def test_a_branch_names_an_episode_and_its_turns(opened):
+    jobs = branch_jobs(opened, PolicyRef("p"), RolloutCommandConfig(num_samples=2), "t-1:2")
+    assert [job.trajectory_id for job in jobs] == ["branch/p/t-1:2#0", "branch/p/t-1:2#1"]
+    assert {(job.prefix.trajectory.id, job.prefix.num_turns) for job in jobs} == {("t-1", 2)}
+
+
+@pytest.mark.parametrize(
+    ("branch", "overrides", "error", "message"),
+    [
+        ("t-1", (), InputError, "expected ID:TURNS"),
+        ("t-1:last", (), InputError, "expected ID:TURNS"),
+        ("t-2:1", (), InputError, "holds no trajectory 't-2'"),
+        ("t-1:3", (), InputError, "it branches after turn 1 to 2"),
+        ("t-1:1", ("rollout.pipeline.type=paper_b",), ConfigError, "has the pipeline 'compact', got 'paper_b'"),
+    ],
+)
+def test_other_branches_are_errors(opened, branch, overrides, error, message):
+    with pytest.raises(error, match=message):
+        branch_jobs(opened, PolicyRef("p"), load_config(RolloutCommandConfig, None, list(overrides)), branch)
+
+
+def test_a_branch_of_a_task_that_is_not_there_is_an_error(opened):
+    with pytest.raises(InputError, match="which is not among the tasks"):
+        branch_jobs(replace(opened, tasks={}), PolicyRef("p"), RolloutCommandConfig(), "t-1:1")
+
+
+def test_a_branch_leaves_no_choice_of_tasks(task_folder, tmp_path):
+    arguments = ["rollout", str(task_folder), str(tmp_path / "run"), "--branch", "t-1:1", "select.num_tasks=3"]
+    done = CliRunner().invoke(create_app(), arguments)
+    assert done.exit_code == ConfigError.exit_code
+    assert "leave select.* out" in done.output
+    assert not (tmp_path / "run").exists()
