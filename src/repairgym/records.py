@@ -492,7 +492,7 @@ class Trajectory:
     attempts: tuple[Attempt, ...] = ()
     """Attempts, in pipelines that record them (paper A)."""
     durations_s: dict[str, float] = field(default_factory=dict)
-    """Stage -> seconds: ``queue``, ``prefill``, ``decode``, ``generate`` (with the former), ``tool``, ``grade``, ``other``."""
+    """Stage -> seconds: ``queue``, ``prefill``, ``decode``, ``generate``, ``tool``, ``grade``, ``other``."""
     agent_run: AgentRun | None = None
     """Of episodes of an external agent."""
     parent: Parent | None = None
