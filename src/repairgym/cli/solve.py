@@ -38,39 +38,46 @@ class Call(NamedTuple):
     predictions: Path | None
 
 
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TASKS|REPOSITORY [RUN] [SETTINGS]...",
+        help="Folder of tasks, or a Python repository (--test); run folder; settings a.b=value.",
+    ),
+]
+TaskIds = Annotated[list[str] | None, typer.Option("--task", help="Id of a task; may repeat. Default: select.*")]
+TestCommand = Annotated[str, typer.Option("--test", help="Repository: the command that fails, e.g. 'pytest tests'.")]
+Issue = Annotated[
+    str, typer.Option("--issue", help="Repository: text for the agent, or a file with it. Default: the failure.")
+]
+VirtualEnvironment = Annotated[
+    str, typer.Option("--python", help="Repository: virtual environment. Default: its .venv or venv, else pytest.")
+]
+Policy = Annotated[
+    str, typer.Option(help="Model folder, base or hub id; openai, vllm (endpoint.*); scripts as in rollout.")
+]
+PredictionsFile = Annotated[
+    Path | None, typer.Option(help="Choose among these patches (several per instance) instead of sampling.")
+]
+IsGraded = Annotated[bool, typer.Option("--grade", help="Grade the chosen patches by hidden tests, after the choice.")]
+Output = Annotated[
+    Path | None, typer.Option(help="File for the patch; of several tasks: for predictions, as `grade` reads them.")
+]
+
+
 def solve(
-    words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TASKS|REPOSITORY [RUN] [SETTINGS]...",
-            help="Folder of tasks, or a Python repository (--test); run folder; settings a.b=value.",
-        ),
-    ],
+    words: Words,
     preset: Preset = "",
     config: Config = None,
     dry_run: DryRun = False,
-    task: Annotated[
-        list[str] | None, typer.Option("--task", help="Id of a task; may repeat. Default: select.*")
-    ] = None,
-    test: Annotated[str, typer.Option("--test", help="Repository: the command that fails, e.g. 'pytest tests'.")] = "",
-    issue: Annotated[
-        str, typer.Option("--issue", help="Repository: text for the agent, or a file with it. Default: the failure.")
-    ] = "",
-    python: Annotated[
-        str, typer.Option("--python", help="Repository: virtual environment. Default: its .venv or venv, else pytest.")
-    ] = "",
-    policy: Annotated[
-        str, typer.Option(help="Model folder, base or hub id; openai, vllm (endpoint.*); scripts as in rollout.")
-    ] = "base",
-    predictions: Annotated[
-        Path | None, typer.Option(help="Choose among these patches (several per instance) instead of sampling.")
-    ] = None,
-    grade: Annotated[
-        bool, typer.Option("--grade", help="Grade the chosen patches by hidden tests, after the choice.")
-    ] = False,
-    output: Annotated[
-        Path | None, typer.Option(help="File for the patch; of several tasks: for predictions, as `grade` reads them.")
-    ] = None,
+    task: TaskIds = None,
+    test: TestCommand = "",
+    issue: Issue = "",
+    python: VirtualEnvironment = "",
+    policy: Policy = "base",
+    predictions: PredictionsFile = None,
+    grade: IsGraded = False,
+    output: Output = None,
     model: Tokenizer = None,
     as_json: AsJson = False,
 ) -> None:
@@ -97,6 +104,8 @@ def solve(
     elif issue or python or _is_repository(source):
         raise ConfigError(f"{source} is solved as a repository with --test COMMAND, a command that fails there")
     known = load_tasks(call.tasks)
+    if not all(task.gold_files for task in known.values()):  # a repository, also one that was pinned earlier
+        call = call._replace(config=call.config.without_differential())
     solutions = (_choose if predictions else _sample)(call, known)
     if grade:
         solutions = _grade(call, known, solutions)
@@ -124,16 +133,14 @@ def _pin(call: Call, test: str, issue: str, python: str) -> Call:
 
     text = Path(issue).read_text(encoding="utf-8") if issue and _is_file(issue) else issue
     typer.echo(f"runs {test!r} twice in a sandbox", err=True)
-    # Without a known repair the differential run has nothing to take back.
-    config = call.config.without_differential()
-    task = pin_repository(Repair(call.tasks, test, text, python), config.rollout)
+    task = pin_repository(Repair(call.tasks, test, text, python), call.config.rollout)
     place = f"; suspected: {task.location.name} in {task.location.path}" if task.location else ""
     typer.echo(f"{task.id}: {len(task.fail_to_pass)} tests fail, {len(task.pass_to_pass)} pass{place}", err=True)
     store = TaskStore(call.run / "tasks")
     others = [known for known in store.load_certified() if known.id != task.id] if store.has_tasks else []
     store.save([*others, task], {}, {})
     select = TaskSelection(ids=(task.id,))
-    return call._replace(tasks=store.folder, config=config.model_copy(update={"select": select}))
+    return call._replace(tasks=store.folder, config=call.config.model_copy(update={"select": select}))
 
 
 def _is_file(text: str) -> bool:
