@@ -31,10 +31,13 @@ def test_a_dry_run_shows_the_tasks_that_are_named(cli):
         (("a", "b", "c"), 2, "expected TASKS [RUN]"),
         (("nowhere",), 3, "no tasks.jsonl in nowhere"),
         (("x", "rollout.grading.is_replayed=true"), 2, "must not see"),
+        ((".",), 2, "--test COMMAND"),
+        ((".", "--test", "pytest", "--grade"), 2, "neither ids nor hidden tests"),
     ],
 )
 def test_calls_that_cannot_work(cli, arguments, code, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop.py").write_text("")
     found, text = cli("solve", *arguments)
     assert (found, message in text) == (code, True), text
 

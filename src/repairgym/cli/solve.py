@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from repairgym.cli.arguments import check_new_run, find_policy, is_script, tokenizer_folder
+from repairgym.cli.arguments import check_new_run, find_policy, is_script, load_tasks, tokenizer_folder
 from repairgym.cli.options import AsJson, Config, DryRun, Preset, Tokenizer, print_json, resolve
 from repairgym.config.commands import GradeCommandConfig
+from repairgym.config.selection import TaskSelection
 from repairgym.config.solving import SolveCommandConfig
 from repairgym.errors import ConfigError, NotSolvedError
 from repairgym.records import Task
@@ -37,29 +38,46 @@ class Call(NamedTuple):
     predictions: Path | None
 
 
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TASKS|REPOSITORY [RUN] [SETTINGS]...",
+        help="Folder of tasks, or a Python repository (--test); run folder; settings a.b=value.",
+    ),
+]
+TaskIds = Annotated[list[str] | None, typer.Option("--task", help="Id of a task; may repeat. Default: select.*")]
+TestCommand = Annotated[str, typer.Option("--test", help="Repository: the command that fails, e.g. 'pytest tests'.")]
+Issue = Annotated[
+    str, typer.Option("--issue", help="Repository: text for the agent, or a file with it. Default: the failure.")
+]
+VirtualEnvironment = Annotated[
+    str, typer.Option("--python", help="Repository: virtual environment. Default: its .venv or venv, else pytest.")
+]
+Policy = Annotated[
+    str, typer.Option(help="Model folder, base or hub id; openai, vllm (endpoint.*); scripts as in rollout.")
+]
+PredictionsFile = Annotated[
+    Path | None, typer.Option(help="Choose among these patches (several per instance) instead of sampling.")
+]
+IsGraded = Annotated[bool, typer.Option("--grade", help="Grade the chosen patches by hidden tests, after the choice.")]
+Output = Annotated[
+    Path | None, typer.Option(help="File for the patch; of several tasks: for predictions, as `grade` reads them.")
+]
+
+
 def solve(
-    words: Annotated[
-        list[str],
-        typer.Argument(metavar="TASKS [RUN] [SETTINGS]...", help="Folder of tasks; run folder; settings a.b=value."),
-    ],
+    words: Words,
     preset: Preset = "",
     config: Config = None,
     dry_run: DryRun = False,
-    task: Annotated[
-        list[str] | None, typer.Option("--task", help="Id of a task; may repeat. Default: select.*")
-    ] = None,
-    policy: Annotated[
-        str, typer.Option(help="Model folder, base or hub id; openai, vllm (endpoint.*); scripts as in rollout.")
-    ] = "base",
-    predictions: Annotated[
-        Path | None, typer.Option(help="Choose among these patches (several per instance) instead of sampling.")
-    ] = None,
-    grade: Annotated[
-        bool, typer.Option("--grade", help="Grade the chosen patches by hidden tests, after the choice.")
-    ] = False,
-    output: Annotated[
-        Path | None, typer.Option(help="File for the patch; of several tasks: for predictions, as `grade` reads them.")
-    ] = None,
+    task: TaskIds = None,
+    test: TestCommand = "",
+    issue: Issue = "",
+    python: VirtualEnvironment = "",
+    policy: Policy = "base",
+    predictions: PredictionsFile = None,
+    grade: IsGraded = False,
+    output: Output = None,
     model: Tokenizer = None,
     as_json: AsJson = False,
 ) -> None:
@@ -70,12 +88,24 @@ def solve(
 
     Example: repairgym solve tasks runs/one --task ID --policy runs/rl/checkpoints/rl --preset demo_eval
 
+    Example: repairgym solve ~/src/shop runs/shop --test "pytest tests/test_prices.py" --policy base --preset demo_eval
+
     Example: repairgym solve tasks runs/one --task ID --predictions preds.jsonl strategy.is_stopped_at_pass=false
     """
     source, run, settings = _read_words(words)
     resolved = resolve(SolveCommandConfig, [*settings, *_ids(task)], preset, config, dry_run)
     call = Call(source, check_new_run(run), resolved, policy, model, predictions)
-    known = {task.id: task for task in TaskStore(source).load()}
+    if test:
+        if task or grade:
+            raise ConfigError(
+                "--task and --grade are for folders of tasks; a repository has neither ids nor hidden tests"
+            )
+        call = _pin(call, test, issue, python)
+    elif issue or python or _is_repository(source):
+        raise ConfigError(f"{source} is solved as a repository with --test COMMAND, a command that fails there")
+    known = load_tasks(call.tasks)
+    if not all(task.gold_files for task in known.values()):  # a repository, also one that was pinned earlier
+        call = call._replace(config=call.config.without_differential())
     solutions = (_choose if predictions else _sample)(call, known)
     if grade:
         solutions = _grade(call, known, solutions)
@@ -93,6 +123,33 @@ def _read_words(words: list[str]) -> tuple[Path, Path, list[str]]:
     return source, run, words[num_files:]
 
 
+def _is_repository(source: Path) -> bool:
+    return source.is_dir() and not TaskStore(source).has_tasks and any((*source.glob("*.py"), *source.glob("*/*.py")))
+
+
+def _pin(call: Call, test: str, issue: str, python: str) -> Call:
+    """Return the call over the task that the repository is, in the task folder of its run."""
+    from repairgym.solving.repositories import Repair, pin_repository
+
+    text = Path(issue).read_text(encoding="utf-8") if issue and _is_file(issue) else issue
+    typer.echo(f"runs {test!r} twice in a sandbox", err=True)
+    task = pin_repository(Repair(call.tasks, test, text, python), call.config.rollout)
+    place = f"; suspected: {task.location.name} in {task.location.path}" if task.location else ""
+    typer.echo(f"{task.id}: {len(task.fail_to_pass)} tests fail, {len(task.pass_to_pass)} pass{place}", err=True)
+    store = TaskStore(call.run / "tasks")
+    others = [known for known in store.load_certified() if known.id != task.id] if store.has_tasks else []
+    store.save([*others, task], {}, {})
+    select = TaskSelection(ids=(task.id,))
+    return call._replace(tasks=store.folder, config=call.config.model_copy(update={"select": select}))
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except OSError:  # a text, not a name
+        return False
+
+
 def _ids(tasks: list[str] | None) -> list[str]:
     """Return the settings that --task means."""
     names = ", ".join(f'"{name}"' for name in tasks or ())
@@ -107,15 +164,19 @@ def _sample(call: Call, known: dict[str, Task]) -> list[Solution]:
     from repairgym.solving.search import search
     from repairgym.solving.sources import Chains
     from repairgym.solving.visible import visible_view
+    from repairgym.tasks.selection import select_tasks
     from repairgym.training.evaluate import check_fingerprint, policy_fingerprint
     from repairgym.training.run_settings import CallConfig
 
     folder, rollout = tokenizer_folder(call.model, ref), config.strategy.sample(config.rollout)
     check_policy(ref, folder, rollout)
     kept = CallConfig(f"{PHASE}-{ref.name}", config, free=_FREE)
+    selected = select_tasks(known.values(), config.select)
+    views = [visible_view(task, is_gold_kept=is_script(call.policy)) for task in selected.tasks]
+    if not rollout.num_workers and len(views) * config.strategy.wave == 1:
+        rollout = rollout.model_copy(update={"num_workers": 1})  # the others would start for nothing
     with open_run(call.run, call.tasks, folder, rollout, config.seed, call=kept) as run:
-        tasks = run.select(config.select, "tasks")
-        views = [visible_view(task, is_gold_kept=is_script(call.policy)) for task in tasks]
+        run.progress("tasks", 0, 0, selected.summary)
         price = config.endpoint.prices.get(config.endpoint.model) if ref.endpoint else None
         phase, identity = f"{PHASE}/{ref.name}", policy_fingerprint(ref, rollout)
         check_fingerprint(run.store, phase, identity)

@@ -103,6 +103,11 @@ class SolveCommandConfig(Record):
             )
         return self
 
+    def without_differential(self) -> Self:
+        """Return the settings for a task without a known repair, which a differential run would take back."""
+        grading = self.rollout.grading.model_copy(update={"is_differential": False})
+        return self.model_copy(update={"rollout": self.rollout.model_copy(update={"grading": grading})})
+
     @property
     def max_chains(self) -> int:
         """Most candidates of one task."""

@@ -1,0 +1,99 @@
+"""A plain repository as a task: what is pinned, what fails, where it is suspected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from repairgym.config.rollout import RolloutConfig
+from repairgym.errors import InputError, TaskError
+from repairgym.records import TestRun
+from repairgym.solving.repositories import Repair, pin_environment, pin_files, pin_repository, suspect
+from repairgym.tasks.layers.store import LayerStore
+
+CODE = "def clamp(value, high):\n    return value if value > high else high\n\n\ndef double(x):\n    return 2 * x\n"
+TESTS = "from shop import clamp, double\n\n\ndef test_clamp():\n    assert clamp(7, 5) == 5\n"
+TESTS += "\n\ndef test_double():\n    assert double(2) == 4\n"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "shop"
+    (folder / "tests").mkdir(parents=True)
+    (folder / "shop.py").write_text(CODE)
+    (folder / "tests" / "test_shop.py").write_text(TESTS)
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LayerStore:
+    monkeypatch.setenv("REPAIRGYM_CACHE", str(tmp_path / "cache"))
+    return LayerStore()
+
+
+def pin(repository: Path, environment: Path, test: str, issue: str = ""):
+    return pin_repository(Repair(repository, test, issue, str(environment)), RolloutConfig())
+
+
+def test_files_are_copied_without_environments_and_caches(repository, store):
+    for name in (".venv/lib", "__pycache__", "src/x.egg-info"):
+        (repository / name).mkdir(parents=True)
+        (repository / name / "a.py").write_text("")
+    tree = pin_files(repository, store)
+    assert sorted(path.name for path in tree.rglob("*.py")) == ["shop.py", "test_shop.py"]
+    assert pin_files(repository, store) == tree
+    (repository / "shop.py").write_text(CODE + "\n")
+    assert pin_files(repository, store) != tree
+    with pytest.raises(InputError, match="is no folder"):
+        pin_files(repository / "shop.py", store)
+
+
+def test_environments_that_cannot_be_used_are_named(repository, store, tmp_path, small_environment):
+    with pytest.raises(TaskError, match="is no virtual environment"):
+        pin_environment(Repair(repository, "pytest", python=str(tmp_path)), store)
+    (bare := tmp_path / "bare" / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+    (bare.parents[2] / "bin").mkdir()
+    (bare.parents[2] / "bin" / "python").symlink_to("/bin/true")
+    (bare.parents[2] / "pyvenv.cfg").write_text("")
+    with pytest.raises(TaskError, match="has no pytest"):
+        pin_environment(Repair(repository, "pytest", python=str(bare.parents[2])), store)
+    made = pin_environment(Repair(repository, "pytest", python=str(small_environment / "bin" / "python")), store)
+    assert (made / "bin" / "python").resolve() == (small_environment / "bin" / "python").resolve()
+
+
+def executed(**functions: Sequence[str]) -> TestRun:
+    return TestRun(results={}, exit_status=1, executed_functions={name: tuple(v) for name, v in functions.items()})
+
+
+def test_the_function_that_only_failing_tests_execute_is_suspected():
+    run = executed(bad=["m.py::1", "m.py::9", "m.py::5"], worse=["m.py::9"], good=["m.py::1", "m.py::5"])
+    assert suspect(run, ("bad", "worse")) == "m.py::9"
+    assert suspect(executed(good=["m.py::1"]), ("bad",)) == ""
+
+
+def test_a_failing_suite_becomes_a_task_without_hidden_tests(repository, store, small_environment):
+    task = pin(repository, small_environment, "python -m pytest -q")
+    assert task.fail_to_pass == ("tests/test_shop.py::test_clamp",)
+    assert task.pass_to_pass == ("tests/test_shop.py::test_double",)
+    assert set(task.visible_tests) == {*task.fail_to_pass, *task.pass_to_pass}
+    assert task.location is not None
+    assert (task.location.path, task.location.name, task.location.first_line) == ("shop.py", "clamp", 1)
+    assert "clamp" in task.issue
+    assert "assert 7 == 5" in task.issue
+    assert task.gold_files == {}
+    assert pin(repository, small_environment, "python -m pytest -q") == task
+
+
+def test_any_command_can_be_the_test(repository, store, small_environment):
+    task = pin(repository, small_environment, "python -c 'import shop; assert shop.clamp(7, 5) == 5'", "clamp is wrong")
+    assert (task.fail_to_pass, task.runner.type, task.issue) == (("command",), "exit_code", "clamp is wrong")
+    with pytest.raises(InputError, match="nothing fails"):
+        pin(repository, small_environment, "python -c 'import shop'")
+
+
+def test_a_missing_package_is_named(repository, store, small_environment):
+    (repository / "tests" / "test_shop.py").write_text("import some_package_of_nobody\n")
+    with pytest.raises(TaskError, match="lacks some_package_of_nobody"):
+        pin(repository, small_environment, "pytest")
