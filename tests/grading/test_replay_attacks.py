@@ -93,7 +93,7 @@ class Site:
         self._judge = judge
 
     def _spec(self, task: Task, files: dict[str, str | None]) -> SandboxSpec:
-        return SandboxSpec(environment=self._environment, tree=self._tree, files={**task.base_files, **files})
+        return SandboxSpec(environment=self._environment, tree=self._tree, files=files)
 
     async def review(self, broken: str, name: str) -> Review:
         """Review what the hack ``name`` makes of ``broken``."""
