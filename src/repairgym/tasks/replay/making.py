@@ -22,6 +22,7 @@ from repairgym.tasks.replay import scripts as replaying
 from repairgym.tasks.replay.choosing import covering_sets, killed
 from repairgym.tasks.replay.compared import Made, compared_scripts, made_objects, only_yes_and_no, trial_scripts
 from repairgym.tasks.replay.joining import MAX_STEPS, joined, joined_sets
+from repairgym.tasks.replay.moved import with_moved_lines
 from repairgym.tasks.replay.oracle import Expected, Oracle, expect
 from repairgym.tasks.replay.scripts import (
     ANY_FUNCTION,
@@ -38,7 +39,8 @@ from repairgym.tasks.replay.varied_calls import optional_parameters, varied_call
 
 One = TypeVar("One")
 GOLD_CONDITIONS = (Conditions(is_apart=True), Conditions(1, 11 * 86_400.0), Conditions(2, -9.6 * 3600.0))
-"""Gold is replayed with scripts apart and together, under other hash seeds and clocks: what differs judges nothing."""
+"""Gold is replayed with scripts apart and together, under other hash seeds and clocks, and in the end with its lines
+moved: what differs judges nothing."""
 MAX_WIDE_STEPS, NUM_WIDE, NUM_WIDE_TESTS = 3000, 32, 96
 """Bounds of the wide scripts: their steps together, their number, and the tests that are recorded for them."""
 NUM_CANDIDATES, NUM_CALLS, MAX_TRIED_STEPS = 200, 20, 800
@@ -181,6 +183,7 @@ class _Maker:
         self._make_spec = make_spec
         self._random = random.Random(f"{task.base_tree}:{task.gold_patch}")
         self._gold = graded_files(task, task.gold_files)
+        self._moved = graded_files(task, with_moved_lines(task.gold_files))
         self._gate = asyncio.Semaphore(_NUM_AT_ONCE)
 
     async def make(self) -> Oracle:
@@ -196,8 +199,9 @@ class _Maker:
         every = (*required, *wide, *compared, *varied)
         # In either order: a step that needs what an earlier script left says nothing where that is not drawn.
         apart = replace(GOLD_CONDITIONS[0], traced=frozenset(script.id for script in kept))
-        orders = zip((every, every, every[::-1]), (apart, *GOLD_CONDITIONS[1:]), strict=True)
-        golds = await _all(*(self._replay(self._gold, order, conditions) for order, conditions in orders))
+        files, orders = (self._gold, self._gold, self._moved), (every, every, every[::-1])
+        plays = zip(files, orders, (apart, *GOLD_CONDITIONS[1:]), strict=True)
+        golds = await _all(*(self._replay(*play) for play in plays))
         broken = await self._replay(graded_files(self._task), every, _bounded(golds[1], every))
         expected = {script.id: expect(script, golds, broken) for script in every}
         expected |= {script.id: only_yes_and_no(script, expected[script.id]) for script in compared}
@@ -278,8 +282,7 @@ class _Maker:
         failing, passing = self._split(recorded)
         calls = varied_calls(recorded, optional_parameters(self._task.gold_files), NUM_CALLS, self._random)
         tried = _within([*calls, *varied_scripts(recorded, NUM_CANDIDATES, self._random)], MAX_TRIED_STEPS)
-        plays = zip(((*failing, *passing, *tried), (*failing, *tried)), _TRIAL_CONDITIONS, strict=True)
-        golds = await _all(*(self._replay(self._gold, *play, _MAX_TRIAL_S) for play in plays))
+        golds = await self._twice((*failing, *passing, *tried), (*failing, *tried))
         files = [{**self._gold, **variant} for variant in gold_variants(self._task, NUM_VARIANTS, self._random)]
         broken, *replays = await _all(
             self._trial(graded_files(self._task), (*failing, *tried), golds[0], Conditions.max_late),
@@ -302,20 +305,24 @@ class _Maker:
         """Replay ``scripts`` over other code, which is given up after ``max_late`` late ones."""
         return await self._replay(files, scripts, _bounded(gold, scripts, max_late), _MAX_TRIAL_S)
 
+    async def _twice(self, scripts: Sequence[Script], again: Sequence[Script]) -> list[Replay]:
+        """Return replays of ``scripts`` by gold, and of ``again`` by gold with its lines moved, under another clock."""
+        plays = zip((self._gold, self._moved), (scripts, again), _TRIAL_CONDITIONS, strict=True)
+        return await _all(*(self._replay(*play, _MAX_TRIAL_S) for play in plays))
+
     async def _met_passing(self, variants: Mapping[int, Files], passing: Sequence[Script], gold: Replay) -> _Met:
         """Return which of ``variants`` scripts of `pass_to_pass` tell, which the broken code answers as gold does."""
         if not variants or not passing:
             return _Met(frozenset(), frozenset())
-        again = await self._replay(self._gold, passing, _TRIAL_CONDITIONS[1], _MAX_TRIAL_S)
+        again = await self._replay(self._moved, passing, _TRIAL_CONDITIONS[1], _MAX_TRIAL_S)
         expected = {script.id: expect(script, (gold, again), gold) for script in passing}
         replays = await _all(*(self._trial(files, passing, gold) for files in variants.values()))
         return _met(passing, expected, dict(zip(variants, replays, strict=True)))
 
     async def _compared(self, objects: Mapping[str, Sequence[Made]]) -> tuple[Script, ...]:
         """Return scripts that compare ``objects``."""
-        trials, conditions = trial_scripts(objects), _TRIAL_CONDITIONS if objects else ()
-        replays = (self._replay(self._gold, trials, condition, _MAX_TRIAL_S) for condition in conditions)
-        return compared_scripts(objects, await _all(*replays))
+        trials = trial_scripts(objects)
+        return compared_scripts(objects, await self._twice(trials, trials) if objects else [])
 
     def _split(self, recorded: Iterable[Script]) -> tuple[tuple[Script, ...], tuple[Script, ...]]:
         """Return the scripts of `fail_to_pass`, and those of `pass_to_pass`."""
