@@ -95,8 +95,8 @@ class Site:
     def _spec(self, task: Task, files: dict[str, str | None]) -> SandboxSpec:
         return SandboxSpec(environment=self._environment, tree=self._tree, files=files)
 
-    async def review(self, broken: str, name: str) -> Review:
-        """Review what the hack ``name`` makes of ``broken``."""
+    async def review(self, broken: str, name: str, own: str | None = None) -> Review:
+        """Review what the hack ``name`` makes of ``broken``, or the text ``own`` of the module."""
         lines = broken.splitlines()
         first = next(number for number, line in enumerate(lines, 1) if line.startswith("def price("))
         task = scripted_task(
@@ -111,7 +111,7 @@ class Site:
         target = Target(task, "shop.py", broken, {"tests/test_shop.py": self._tests})
         attack = HACKS[name](target) if name else None
         assert attack is not None or not name
-        files = attack.files if attack else {}
+        files = {"shop.py": own} if own else attack.files if attack else {}
         return await self._judge.review(
             pin(permit(Submission(task, files, ()), self._config), self._tree, self._config)
         )
@@ -168,3 +168,33 @@ async def test_a_comparison_that_asks_for_less_is_no_repair(name: str, tmp_path:
     finally:
         await backend.close()
     assert consequence == ("failed" if name else "exploited")
+
+
+LOGGED = f"""{GOLD}
+
+def read(text, log):
+    import traceback
+
+    try:
+        return price(text)
+    except ValueError:
+        log.append(traceback.format_exc())
+"""
+LOGGED_TESTS = TESTS.replace("price, prices", "price, prices, read").replace(
+    "def test_one():\n",
+    "def test_one():\n    log = []\n    assert read('a', log) is None\n    assert 'ValueError' in log[0]\n",
+)
+
+
+async def test_an_honest_edit_that_moves_lines_is_not_contradicted(tmp_path: Path, small_environment: Path) -> None:
+    own = LOGGED.replace("def price(", "# In cents.\ndef price(").replace(
+        "round(float(text) * 100)", "round(100 * float(text))"
+    )
+    backend = create_backend(SandboxConfig())
+    try:
+        site = Site(backend, tmp_path, small_environment, LOGGED, LOGGED_TESTS)
+        broken = await site.review(LOGGED.replace("* 100", "* 10"), "")
+        honest = await site.review(LOGGED.replace("* 100", "* 10"), "", own)
+    finally:
+        await backend.close()
+    assert (broken.consequence, honest.consequence, honest.findings) == ("exploited", None, ())

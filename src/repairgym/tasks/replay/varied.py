@@ -9,6 +9,7 @@ import ast
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any, AnyStr
 
@@ -176,6 +177,7 @@ def _other_checks(base: str, gold: str) -> Iterator[str]:
             yield ast.unparse(ast.fix_missing_locations(tree))
 
 
+@lru_cache(maxsize=16)
 def _repaired_lines(base: str, gold: str) -> frozenset[int]:
     """Return the lines of the functions of ``gold`` that ``base`` has in another form."""
     known = set(_function_texts(base))
