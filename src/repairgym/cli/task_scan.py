@@ -15,7 +15,8 @@ from repairgym.errors import TaskError
 from repairgym.records import Task
 from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.layers.store import LayerStore
-from repairgym.tasks.sight.scan import ScanReport, Sighting, scan_tasks
+from repairgym.tasks.sight.scan import ScanReport, scan_tasks
+from repairgym.tasks.sight.sighting import Sighting
 from repairgym.tasks.store import TaskStore
 
 
@@ -28,7 +29,8 @@ def scan(
     is_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write the report, for tasks curate --sightings.")] = None,
 ) -> None:
-    """Search everything that the agents of tasks can read for gold code and hidden tests; fails when it finds any.
+    """Search everything that the agents of tasks can read for gold code and hidden tests; of broken builds for
+    lost settings and facts of the release, too. Fails when it finds any.
 
     Example: repairgym tasks scan tasks --out sightings.json
     """

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -13,13 +15,16 @@ from repairgym.records import Task
 from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.build.build_tasks import build
 from repairgym.tasks.build.validation import graded_files, task_layers
-from repairgym.tasks.build.wheel_check import BUILD_TEST, EXPECTED_FILE
+from repairgym.tasks.build.wheel_check import BUILD_TEST, EXPECTED_FILE, RELEASE_TEST, SEALED_FILE
+from repairgym.tasks.checkout import checkout
 from repairgym.tasks.formats.exporting import export_dataset
 from repairgym.tasks.formats.registry import FORMATS
 from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.layers.environments import describe_environment, read_lock
 from repairgym.tasks.layers.package_index import Sdist, sha256_of
 from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.mutation.real_breaks import REAL_NAMES
+from repairgym.tasks.sight.build_scan import build_sightings
 from repairgym.tasks.sources.base import BuildContext, SourceResult
 from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS, make_breakages
 from repairgym.tasks.store import TaskStore
@@ -41,7 +46,13 @@ FILES = {
     "tinybuild/__init__.py": "",
     "tinybuild/cli.py": "def main():\n    return 0\n",
     "tests/test_cli.py": "def test_main():\n    pass\n",
+    "tox.ini": "[tox]\nenvlist = py3.8\n",
+    "PKG-INFO": "Metadata-Version: 2.1\nName: tinybuild\nVersion: 1.0\nRequires-Python: >=3.8\n",
+    "tinybuild.egg-info/entry_points.txt": "[console_scripts]\ntinybuild = tinybuild.cli:main\n",
 }
+
+
+CHECK = {BUILD_TEST, RELEASE_TEST, EXPECTED_FILE, SEALED_FILE}
 
 
 class FileIndex:
@@ -117,7 +128,9 @@ def test_broken_settings_become_certified_tasks(built: tuple[TaskStore, LayerSto
     tasks = load(built)
     assert len(tasks) == 2
     assert all(task.certificate.is_valid for task in tasks)
-    assert len({task.labels["operator"] for task in tasks}) == 2
+    operators = {task.labels["operator"] for task in tasks}
+    assert len(operators) == 2
+    assert operators <= REAL_NAMES
     for task in tasks:
         assert task.gold_files == {"pyproject.toml": PYPROJECT}
         assert task.labels["error_class"] in {"dependency", "build_tool", "version", "configuration"}
@@ -127,12 +140,41 @@ def test_broken_settings_become_certified_tasks(built: tuple[TaskStore, LayerSto
 def test_the_tests_of_the_build_are_pinned_and_restored(built: tuple[TaskStore, LayerStore]) -> None:
     tasks, layers = load(built), built[1]
     for task in tasks:
-        assert {BUILD_TEST, EXPECTED_FILE} <= set(task.test_paths)
-        assert {BUILD_TEST, EXPECTED_FILE}.isdisjoint(graded_files(task))
+        assert CHECK <= set(task.test_paths)
+        assert CHECK.isdisjoint(graded_files(task))
         tree = task_layers(task, layers).tree
         assert tree.name == task.base_tree
         wheel = json.loads((tree / EXPECTED_FILE).read_text())
         assert list(wheel["modules"]) == ["tinybuild/__init__.py", "tinybuild/cli.py"]
+
+
+def test_nothing_that_the_agent_sees_tells_the_repair(built: tuple[TaskStore, LayerStore], tmp_path: Path) -> None:
+    tasks, layers = load(built), built[1]
+    for task in tasks:
+        own = task_layers(task, layers)
+        assert not list(build_sightings(task, own.tree, own.environment))
+        checkout(task, layers, tmp_path / task.id)
+        assert not (tmp_path / task.id / EXPECTED_FILE).exists()
+        assert "Requires-Python" not in (tmp_path / task.id / "PKG-INFO").read_text()
+        assert not (tmp_path / task.id / "tinybuild.egg-info" / "entry_points.txt").read_text()
+        sealed = (tmp_path / task.id / SEALED_FILE).read_text()
+        assert not any(word in sealed for word in ("tinybuild", "cli", "3.8"))
+
+
+def test_the_agent_sees_its_test_fail_and_pass_with_the_repair(
+    built: tuple[TaskStore, LayerStore], tmp_path: Path
+) -> None:
+    """Digests decide as plain expectations do, and no failure says what is right."""
+    layers = built[1]
+    task = next(task for task in load(built) if set(task.visible_tests) & set(task.fail_to_pass))
+    for repair, is_right in (({}, False), (task.gold_files, True)):
+        folder = tmp_path / str(is_right)
+        checkout(task, layers, folder)
+        for path, text in repair.items():
+            (folder / path).write_text(text or "")
+        argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *task.visible_tests]
+        done = subprocess.run(argv, cwd=folder, capture_output=True, text=True)
+        assert (done.returncode == 0) is is_right, done.stdout
 
 
 def test_the_tree_is_made_again_from_the_record(
@@ -148,7 +190,7 @@ def test_grading_applies_any_settings_and_keeps_check_and_tests(
     task = load(built)[0]
     assert not any(is_protected(task, path) for path in ("pyproject.toml", "setup.cfg", "setup.py", "MANIFEST.in"))
     others = ("repairgym_build/conftest.py", "repairgym_build/packaging.py", "conftest.py", "tox.ini", "a/setup.cfg")
-    assert all(is_protected(task, path) for path in (BUILD_TEST, EXPECTED_FILE, "tests/test_cli.py", *others))
+    assert all(is_protected(task, path) for path in (*CHECK, "tests/test_cli.py", *others))
     kept, left_out = permitted_part(task, {"pyproject.toml": PYPROJECT, BUILD_TEST: ""})
     assert set(kept) == {"pyproject.toml"}
     assert [finding.path for finding in left_out] == [BUILD_TEST]

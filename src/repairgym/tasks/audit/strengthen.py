@@ -19,6 +19,7 @@ from repairgym.tasks.audit.suite import FunctionPlace, TreeSuite, read_suite
 from repairgym.tasks.audit.variants import VariantBounds, wrong_variants
 from repairgym.tasks.build.test_files import conftest_paths, file_of
 from repairgym.tasks.build.validation import gather_evidence, graded_files, run_fresh, task_request
+from repairgym.tasks.build.wheel_check import is_wheel_check
 from repairgym.tasks.layers.package_index import Sdist
 from repairgym.tasks.layers.store import LayerStore, tree_with_files
 
@@ -62,6 +63,8 @@ async def strengthen_tasks(
     limit, survivors = asyncio.Semaphore(num_concurrent), list[Survivor]()
 
     async def add_tests_of_suite(task: Task) -> Task:
+        if is_wheel_check(task.fail_to_pass):
+            return task  # its tests compare a wheel; the project's own say nothing about settings
         async with limit:
             wider = await _with_regression_tests(task, tree, bounds)
             better, told = await _with_refuting_tests(wider, tree, bounds)

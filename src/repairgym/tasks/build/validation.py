@@ -149,7 +149,7 @@ class TaskLayers:
 def task_layers(task: Task, store: LayerStore) -> TaskLayers:
     """Return the environment and tree of ``task``; build missing ones.
 
-    The environment does not hold the package itself, unless only its settings are broken.
+    The environment does not hold the package itself.
 
     Raises:
         IndexUnavailableError: a layer is missing and no index answers.
@@ -166,7 +166,7 @@ def task_layers(task: Task, store: LayerStore) -> TaskLayers:
         )
     environment, tree = build_environment(store, task.environment.lock)[1], pinned_tree(task, store)
     tree = store.find("bytecode", twin_digest(tree, environment)) or tree
-    if any(path.endswith(".py") for path in task.gold_files):
+    if is_wheel_check(task.fail_to_pass) or any(path.endswith(".py") for path in task.gold_files):
         environment = without_package(store, environment, task.provenance.package, task.source_paths)
     return TaskLayers(environment, tree)
 

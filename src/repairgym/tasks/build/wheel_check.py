@@ -28,7 +28,10 @@ from repairgym.tasks.build.wheels import MAX_WHEEL_BYTES, Wheel, WheelError, rea
 
 CHECK_FOLDER = "repairgym_build"
 BUILD_TEST, DEPENDENCY_TEST = f"{CHECK_FOLDER}/test_build.py", f"{CHECK_FOLDER}/test_dependencies.py"
+RELEASE_TEST = f"{CHECK_FOLDER}/test_wheel.py"
+"""Compares a wheel with that of the release; tasks made before it have their comparison in `BUILD_TEST`."""
 EXPECTED_FILE, SUITE_FILE = f"{CHECK_FOLDER}/expected.json", f"{CHECK_FOLDER}/suite.json"
+SEALED_FILE = f"{CHECK_FOLDER}/sealed.json"
 _PRODUCTS, _SITE = ".dist/wheels", ".dist/site"
 _GIVEN = {f"{CHECK_FOLDER}/conftest.py": "given.py"}
 """Path in the sandbox of the comparison -> shipped file."""
@@ -45,8 +48,11 @@ def check_text(path: str) -> str:
 
 
 def is_wheel_check(test_ids: tuple[str, ...]) -> bool:
-    """Return True when ``test_ids`` are tests of a built wheel."""
-    return bool(test_ids) and all(test_id.startswith(f"{CHECK_FOLDER}/") for test_id in test_ids)
+    """Return True when tests of a built wheel are among ``test_ids``.
+
+    Others do not end the stages: they run in the comparison, on the pinned tree.
+    """
+    return any(test_id.startswith(f"{CHECK_FOLDER}/") for test_id in test_ids)
 
 
 class _TooLateError(WheelError):
@@ -113,7 +119,7 @@ class WheelCheck:
 
     async def _build(self, front_end: str, timeout_s: float) -> Wheel:
         """Build as ``front_end`` does it, in a sandbox without the check, and read what comes out."""
-        check = dict.fromkeys((BUILD_TEST, DEPENDENCY_TEST, EXPECTED_FILE, SUITE_FILE))
+        check = dict.fromkeys((BUILD_TEST, RELEASE_TEST, DEPENDENCY_TEST, EXPECTED_FILE, SEALED_FILE, SUITE_FILE))
         spec = self.submitted.model_copy(update={"files": {**self.submitted.files, **check}})
         sandbox = await self.backend.create(spec)
         try:

@@ -25,13 +25,13 @@ from pydantic import Field, ValidationError
 from repairgym.errors import InputError
 from repairgym.records import Accuracy, Certificate, Record, SourceKind, Task
 from repairgym.tasks.build.test_files import function_id, held_tests
-from repairgym.tasks.build.wheel_check import BUILD_TEST, DEPENDENCY_TEST, check_text
+from repairgym.tasks.build.wheel_check import BUILD_TEST, DEPENDENCY_TEST, RELEASE_TEST, check_text
 from repairgym.tasks.layers.atomic_write import written_whole
 from repairgym.tasks.layers.catalogue import Package, shipped_path
 from repairgym.tasks.synthetic import FAILED_REPAIR
 
 DIGEST_CHARS = 32
-_SHIPPED_CHECKS = {BUILD_TEST, DEPENDENCY_TEST}
+_SHIPPED_CHECKS = {BUILD_TEST, DEPENDENCY_TEST, RELEASE_TEST}
 """Pinned files that come with this package."""
 
 

@@ -30,8 +30,8 @@ from repairgym.tasks.manifest.manifest import (
 )
 from repairgym.tasks.mutation.mutants import MutableFunction, Mutant, broken_texts, mutable_functions
 from repairgym.tasks.mutation.operators import Mutation
+from repairgym.tasks.mutation.real_breaks import find_breaks
 from repairgym.tasks.mutation.semantic_operators import SEMANTIC_FAMILIES
-from repairgym.tasks.mutation.settings_operators import find_edits
 from repairgym.tasks.sources.build_checks import with_check
 from repairgym.tasks.sources.changelog import read_entries
 from repairgym.tasks.sources.fixes import Fix, whole_fix
@@ -156,7 +156,7 @@ class Rebuilder:
         bug = Bug(
             project=package.model_copy(update={"plugins": ()}) if is_build else package,
             source=entry.source,
-            provenance=sdist_provenance(package, entry.version, entry.base_version, entry.recipe, tree),
+            provenance=sdist_provenance(package, entry.version, entry.base_version, entry.recipe, self.layers.tree(sdist)),
             tree=tree,
             base_tree=tree.name if pinned else tree_digest(sdist),
             environment=describe_environment(self.manifest.lock(entry)),
@@ -255,7 +255,7 @@ def _mutant(function: MutableFunction, recipe: str) -> Mutant | None:
 def _settings(entry: TaskEntry, tree: Path) -> _Edit:
     path, recipe = entry.recipe.split(" ", 1)
     text = read_text(tree / path)
-    for edit in find_edits(path, text):
+    for edit in find_breaks(path, text):
         if edit.recipe == recipe:
             return _Edit({path: edit.text}, {path: text})
     raise _unknown(entry)

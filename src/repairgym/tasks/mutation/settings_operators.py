@@ -96,13 +96,13 @@ def _depth(text: str) -> int:
     return sum(plain.count(character) for character in "[{(") - sum(plain.count(character) for character in "]})")
 
 
-def find_edits(path: str, text: str) -> list[SettingsEdit]:
-    """Return every edit of every operator, in the order of the operators."""
+def find_edits(path: str, text: str, operators: "tuple[Operator, ...] | None" = None) -> list[SettingsEdit]:
+    """Return every edit of every operator (default: `OPERATORS`), in the order of the operators."""
     if path == "MANIFEST.in":
-        return list(_manifest_edits(path, text))
+        return [] if operators else list(_manifest_edits(path, text))
     entries = parse_entries(text)
     edits: dict[str, SettingsEdit] = {}
-    for operator in OPERATORS:
+    for operator in operators or OPERATORS:
         for entry in entries:
             is_meant = re.fullmatch(operator.section, entry.section) and re.fullmatch(operator.key, entry.key)
             for value in operator.change(entry) if is_meant else ():

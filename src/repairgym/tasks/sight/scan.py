@@ -22,10 +22,13 @@ from repairgym.records import Record, Task
 from repairgym.sandbox.base import SandboxBackend, SandboxLimits
 from repairgym.tasks.build.test_files import file_of, function_id, walk_functions
 from repairgym.tasks.build.validation import TaskLayers, pinned_tree, task_layers
+from repairgym.tasks.build.wheel_check import is_wheel_check
 from repairgym.tasks.layers.bytecode import stale_bytecode
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.sight import search
+from repairgym.tasks.sight.build_scan import build_sightings
 from repairgym.tasks.sight.search import Needles, normalise
+from repairgym.tasks.sight.sighting import Sighting
 
 MIN_CHARS = 40
 """Least characters of two to five neighbours, or of the first lines of a test."""
@@ -37,22 +40,6 @@ MIN_SHARE = 0.5
 _TIMEOUT_S = 1800.0
 _OUTPUT_BYTES = 64 << 20
 _PROGRAM = Path(search.__file__).read_text(encoding="utf-8")
-
-
-class Sighting(Record):
-    """A readable file that shows the answer of a task."""
-
-    task_id: str
-    kind: str
-    """``gold``, ``gold code`` (compiled) or ``hidden test``."""
-    path: str
-    """As the agent sees it; members of archives follow a ``!``."""
-    line: int
-    """First line of what is shown."""
-    text: str
-    """That line; the name of a compiled function."""
-    share: float
-    """Share of the distinctive lines (functions, tests) of this kind that the file shows."""
 
 
 class ScanReport(Record):
@@ -212,7 +199,9 @@ async def _scan_tree(
     seen = await _search(backend, layers, own, "testbed")
     for task in tasks:
         clues[task.id], seen[task.id] = _in_tree(task, own[task.id], seen[task.id], layers.tree)
-    return _judge_all({task.id: clues[task.id] for task in tasks}, seen)
+    builds = [task for task in tasks if is_wheel_check(task.fail_to_pass)]
+    of_builds = [one for task in builds for one in build_sightings(task, layers.tree, layers.environment)]
+    return [*_judge_all({task.id: clues[task.id] for task in tasks}, seen), *of_builds]
 
 
 def _judge_all(clues: Mapping[str, Sequence[_Clue]], seen: Mapping[str, Sequence[_Place]]) -> list[Sighting]:

@@ -1,8 +1,8 @@
 """Task source `breakages`: builds broken by their configuration (the domain of paper A).
 
-Reads a pinned sdist. Makes tasks with one wrong edit in the build settings (`settings_operators`); their tests build a
-wheel, offline, with the pinned build back ends (`build_checks`), and compare it with the wheel of the release. An edit
-becomes a task when a test of the build fails with it in every run. Older releases that today's dependencies break
+Reads a pinned sdist. Makes tasks with one wrong edit in the build settings (`real_breaks`); their tests build a wheel,
+ offline, with the pinned build back ends (`build_checks`), and compare it with the wheel of the release. An edit
+becomes a task when a test of the build fails with it in every run, and nothing that the agent sees tells the repair. Older releases that today's dependencies break
 follow (`dependencies`). Guarantees: the repair of an edit is the released settings file. The edits of one package have
 one gold state and share its runs (`verify` shares nothing).
 """
@@ -17,12 +17,16 @@ from repairgym.errors import TaskError
 from repairgym.records import Environment, Task, TestRun
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.tasks.build.assembly import Bug, choose_visible, read_text, sdist_provenance
+from repairgym.tasks.build.release_facts import is_told, plain_metadata
 from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
-from repairgym.tasks.build.wheel_check import BUILD_TEST, EXPECTED_FILE, check_text
+from repairgym.tasks.build.wheel_check import BUILD_TEST, EXPECTED_FILE, RELEASE_TEST, SEALED_FILE, check_text
 from repairgym.tasks.layers.catalogue import Package
+from repairgym.tasks.layers.environments import without_package
 from repairgym.tasks.layers.store import tree_with_files
 from repairgym.tasks.mutation.mutants import shuffled_turns
-from repairgym.tasks.mutation.settings_operators import SETTINGS_FILES, SettingsEdit, find_edits
+from repairgym.tasks.mutation.real_breaks import REAL_NAMES, find_breaks
+from repairgym.tasks.mutation.settings_operators import SETTINGS_FILES, SettingsEdit
+from repairgym.tasks.sight.build_scan import build_sightings
 from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult
 from repairgym.tasks.sources.build_checks import build_request, build_task
 from repairgym.tasks.sources.dependencies import aged_task
@@ -65,7 +69,7 @@ class BreakageRun:
     context: BuildContext
     environment: Environment
     spec: SandboxSpec
-    """The release with the tests of its build."""
+    """The release with the check of its wheel, and without what its metadata tells."""
     pinned_files: dict[str, str]
     gold_runs: list[TestRun] = field(default_factory=list)
     """Builds of the release itself, made for the first edit that needs them."""
@@ -73,35 +77,48 @@ class BreakageRun:
     @classmethod
     async def set_up(cls, package: Package, context: BuildContext) -> Self | Drop:
         """Build the release and record the content of its wheel; return the reason of a drop if the build fails."""
-        store, lock, test = context.store, context.lock(BUILD_REQUIREMENTS), check_text(BUILD_TEST)
-        environment, spec = context.pinned_tree(lock, tree_with_files(store, package.sdist(), {BUILD_TEST: test}))
+        store, lock, sdist = context.store, context.lock(BUILD_REQUIREMENTS), package.sdist()
+        files = {path: check_text(path) for path in (BUILD_TEST, RELEASE_TEST)}
+        files |= plain_metadata(store.tree(sdist), package.name)
+        environment, spec = context.pinned_tree(lock, tree_with_files(store, sdist, files))
+        folder = without_package(store, spec.environment, package.name, package.source_paths)
+        spec = spec.model_copy(update={"environment": folder})
         sandbox = await context.backend.create(spec)
         try:
-            done = await sandbox.exec(("python", BUILD_TEST), timeout_s=context.config.breakages.max_build_s)
+            done = await sandbox.exec(("python", RELEASE_TEST), timeout_s=context.config.breakages.max_build_s)
         finally:
             await sandbox.close()
         if done.exit_status != 0:
             output = (done.stdout + done.stderr).decode(errors="replace")
             return Drop("does_not_build", f"{package.name} {package.version}\n{output}")
-        wheel = json.loads(done.stdout.decode().rpartition("\nwheel ")[2])
-        files = {BUILD_TEST: test, EXPECTED_FILE: json.dumps(wheel, indent=1, sort_keys=True) + "\n"}
-        spec = spec.model_copy(update={"tree": tree_with_files(store, package.sdist(), files)})
+        told = json.loads(done.stdout.decode().rpartition("\nwheel ")[2])
+        texts = (json.dumps(part, indent=1, sort_keys=True) + "\n" for part in told)
+        files |= dict(zip((EXPECTED_FILE, SEALED_FILE), texts, strict=True))
+        spec = spec.model_copy(update={"tree": tree_with_files(store, sdist, files)})
         return cls(package, context, environment, spec, files)
 
     def edits(self) -> list[SettingsEdit]:
-        """Return edits of the settings files; operators take turns, each in random order."""
+        """Return edits of the settings files; operators take turns, each in random order, those of real breaks first.
+
+        Edits whose repair nothing tells any more are left out: see `is_told`.
+        """
         families: dict[str, list[SettingsEdit]] = defaultdict(list)
         for path in SETTINGS_FILES:
             if (self.spec.tree / path).is_file():
-                for edit in find_edits(path, read_text(self.spec.tree / path)):
-                    families[edit.operator].append(edit)
-        return shuffled_turns(families, random.Random(self.context.seed(self.package)))
+                text = read_text(self.spec.tree / path)
+                for edit in find_breaks(path, text):
+                    if is_told(self.spec.tree, edit, text):
+                        families[edit.operator].append(edit)
+        generator = random.Random(self.context.seed(self.package))
+        real = {name: edits for name, edits in families.items() if name in REAL_NAMES}
+        others = {name: edits for name, edits in families.items() if name not in REAL_NAMES}
+        return [*shuffled_turns(real, generator), *shuffled_turns(others, generator)]
 
     async def try_edit(self, edit: SettingsEdit) -> Task | Drop:
         """Return the task of an edit, or the reason of its drop."""
         files: dict[str, str | None] = {edit.path: edit.text}
         broken = self.spec.model_copy(update={"files": files})
-        request = build_request(self.package, self.context, BUILD_TEST)
+        request = build_request(self.package, self.context, RELEASE_TEST)
         first = await run_fresh(self.context.backend, broken, request)
         if first.is_timed_out:
             return Drop("timed_out", f"{edit.recipe}\n{first.output_tail}")
@@ -117,19 +134,22 @@ class BreakageRun:
         if not failing:
             return Drop("unstable", f"{edit.recipe}\n{self.gold_runs[0].output_tail}")
         try:
-            return self._assemble(edit, evidence, failing, passing)
+            task = self._assemble(edit, evidence, failing, passing)
         except TaskError as error:
             return Drop("test_not_cuttable", str(error))
+        seen = next(build_sightings(task, self.spec.tree, self.spec.environment), None)
+        return Drop("answer_in_sight", f"{edit.recipe}\n{seen.path}:{seen.line} {seen.text}") if seen else task
 
     def _assemble(
         self, edit: SettingsEdit, evidence: Evidence, failing: tuple[str, ...], passing: tuple[str, ...]
     ) -> Task:
         package = self.package
         visibility = choose_visible(failing, passing, evidence.empty[0])
+        plain = self.context.store.tree(package.sdist())
         bug = Bug(
             project=package.model_copy(update={"plugins": ()}),
             source="breakages",
-            provenance=sdist_provenance(package, package.version, "", f"{edit.path} {edit.recipe}", self.spec.tree),
+            provenance=sdist_provenance(package, package.version, "", f"{edit.path} {edit.recipe}", plain),
             tree=self.spec.tree,
             base_tree=self.spec.tree.name,
             environment=self.environment,

@@ -8,6 +8,7 @@ import random
 
 from repairgym.records import Task, TestRequest
 from repairgym.tasks.build.assembly import Bug, assemble, build_issue
+from repairgym.tasks.build.release_facts import check_files
 from repairgym.tasks.build.validation import Evidence
 from repairgym.tasks.build.wheel_check import DEPENDENCY_TEST, SUITE_FILE
 from repairgym.tasks.layers.catalogue import Package
@@ -31,7 +32,10 @@ def build_task(bug: Bug, evidence: Evidence, recipe: str, context: BuildContext)
 
 
 def with_check(task: Task, max_build_s: float) -> Task:
-    """Give ``task`` the deadline of a build; grading restores the check and its suite."""
+    """Give ``task`` the deadline of a build, and its agent no plain expectations; grading restores the whole check."""
     suite = json.loads(task.pinned_files[SUITE_FILE])["tests"] if SUITE_FILE in task.pinned_files else []
     paths = tuple(sorted({*task.test_paths, *task.pinned_files, *suite}))
-    return task.model_copy(update={"test_timeout_s": max_build_s, "timeout_s": max_build_s, "test_paths": paths})
+    # What is cut out of the check of this task stays cut.
+    base_files = {**check_files(task.pinned_files), **task.base_files}
+    bounds = {"test_timeout_s": max_build_s, "timeout_s": max_build_s}
+    return task.model_copy(update={**bounds, "test_paths": paths, "base_files": base_files})
