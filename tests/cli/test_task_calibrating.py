@@ -9,10 +9,10 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from repairgym.cli.main import create_app
+from repairgym.config.selection import TaskSelection
 from repairgym.records import VerdictKind
 from repairgym.rollout.jobs import make_groups
 from repairgym.rollout.store import RunStore
-from repairgym.config.selection import TaskSelection
 from repairgym.tasks.solve_rates import RATES_FILE, load_rates
 from repairgym.tasks.store import TaskStore
 
@@ -37,7 +37,9 @@ def run(task_folder, trajectory_maker, tmp_path) -> Path:
             phase = f"eval/{policy}/{TaskSelection().set_name}"
             for job in make_groups(phase, 0, list(by_task), 2, 0):
                 number = int(job.trajectory_id.rpartition("#")[2])
-                made = trajectory_maker(job.trajectory_id, job.task_id, kind=by_task[job.task_id][number], group_id=job.group_id)
+                made = trajectory_maker(
+                    job.trajectory_id, job.task_id, kind=by_task[job.task_id][number], group_id=job.group_id
+                )
                 store.add_trajectory(made, phase=phase, step=0, split="train")
     return folder
 

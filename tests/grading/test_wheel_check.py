@@ -25,7 +25,15 @@ from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.sandbox.probe import probe_backend
 from repairgym.tasks.build.validation import run_fresh, task_request
-from repairgym.tasks.build.wheel_check import BUILD_TEST, DEPENDENCY_TEST, EXPECTED_FILE, SUITE_FILE, check_text
+from repairgym.tasks.build.wheel_check import (
+    BUILD_TEST,
+    DEPENDENCY_TEST,
+    EXPECTED_FILE,
+    RELEASE_TEST,
+    SEALED_FILE,
+    SUITE_FILE,
+    check_text,
+)
 from repairgym.testing.scripted import scripted_task
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -82,16 +90,20 @@ async def namespace() -> AsyncIterator[NamespaceBackend]:
 def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The released project with each of the two checks."""
     suite = json.dumps({"tests": ["tests/test_cli.py"], "folders": [""]})
-    own = {"settings": {}, "suite": {DEPENDENCY_TEST: check_text(DEPENDENCY_TEST), SUITE_FILE: suite}}
+    own = {
+        "settings": {RELEASE_TEST: check_text(RELEASE_TEST)},
+        "suite": {DEPENDENCY_TEST: check_text(DEPENDENCY_TEST), SUITE_FILE: suite},
+    }
     folders = {name: tmp_path_factory.mktemp(name) for name in own}
     for name, folder in folders.items():
         files = {"pyproject.toml": GOLD, **CODE, "tests/test_cli.py": SUITE, BUILD_TEST: check_text(BUILD_TEST)}
         for path, text in {**files, **own[name]}.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text)
-    command, place = [sys.executable, BUILD_TEST], folders["settings"]
+    command, place = [sys.executable, RELEASE_TEST], folders["settings"]
     told = subprocess.run(command, cwd=place, capture_output=True, text=True, check=True).stdout
-    (place / EXPECTED_FILE).write_text(told.rpartition("\nwheel ")[2])
+    for path, part in zip((EXPECTED_FILE, SEALED_FILE), json.loads(told.rpartition("\nwheel ")[2]), strict=True):
+        (place / path).write_text(json.dumps(part))
     return folders
 
 
@@ -111,13 +123,15 @@ def of_check(name: str, tree: Path, broken: str, test_ids: tuple[str, ...]) -> T
     )
 
 
+def ids_of(path: str) -> tuple[str, ...]:
+    lines = (line for line in check_text(path).split("\n") if line.startswith("def test_"))
+    return tuple(f"{path}::{line.split()[1].partition('(')[0]}" for line in lines)
+
+
 @pytest.fixture(scope="module")
 def settings(trees: dict[str, Path]) -> Task:
-    names = [
-        line.split()[1].partition("(")[0] for line in check_text(BUILD_TEST).split("\n") if line.startswith("def test_")
-    ]
     broken = GOLD.replace("hatchling.build", "hatchling.buidl")
-    return of_check("settings", trees["settings"], broken, tuple(f"{BUILD_TEST}::{name}" for name in names))
+    return of_check("settings", trees["settings"], broken, ids_of(RELEASE_TEST))
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +172,42 @@ async def test_the_repair_passes_and_the_broken_settings_fail(settings: Task, gr
     assert empty.kind is VerdictKind.FAILED
     assert "No module named 'hatchling.buidl'" in why(empty)
     assert len(empty.tests) == len(settings.fail_to_pass)
+
+
+COMMAND, slow = 'tinybuild = "tinybuild.cli:main"', pytest.mark.slow
+
+
+async def test_the_former_check_decides_the_same(settings: Task, grade: Grade) -> None:
+    former = settings.model_copy(update={"fail_to_pass": ids_of(BUILD_TEST)})
+    gold, empty = await asyncio.gather(grade(former, {"pyproject.toml": GOLD}), grade(former, {}))
+    assert (gold.kind, empty.kind) == (VerdictKind.PASSED, VerdictKind.FAILED)
+
+
+async def test_tests_of_the_project_do_not_end_the_stages(settings: Task, grade: Grade) -> None:
+    """With other tests beside those of the check, too, no code of the submission runs where the wheel is compared."""
+    task = settings.model_copy(update={"pass_to_pass": ("tests/test_cli.py::test_main",)})
+    attack = BUILDS["build_rewrites_expectations"](Target(task, "pyproject.toml", "", {}))
+    assert attack is not None
+    gold, hostile = await asyncio.gather(grade(task, {"pyproject.toml": GOLD}), grade(task, attack.files))
+    assert (gold.kind, hostile.kind) == (VerdictKind.PASSED, VerdictKind.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "test", "message"),
+    [
+        ('["packaging"]', "[]", "test_dependencies", "installed alone it lacks 1 distributions: packaging"),
+        pytest.param(*('"packaging"', '"six"', "test_dependencies", "requires six, which the release"), marks=slow),
+        pytest.param(*(COMMAND, "", "test_commands_are_there", "1 commands are not installed: tinybuild"), marks=slow),
+        pytest.param(*('"1.0"', '"1.1"', "test_version", "the wheel has the version 1.1"), marks=slow),
+        pytest.param(*(">=3.8", ">=3.7", "test_supported_pythons", "does not require Python >=3.7"), marks=slow),
+    ],
+)
+async def test_failures_tell_what_is_wrong(
+    old: str, new: str, test: str, message: str, settings: Task, trees: dict[str, Path], grade: Grade
+) -> None:
+    verdict = await grade(settings, {"pyproject.toml": GOLD.replace(old, new)})
+    told = next(result.message for name, result in verdict.tests.items() if f"::{test}" in name)
+    assert message in told or message in why(verdict)
 
 
 HONEST = {
@@ -247,12 +297,15 @@ async def test_a_wheel_from_copies_of_wrecked_modules_fails(text: str | None, se
 
 
 async def test_the_build_finds_neither_check_nor_expectations(settings: Task, grade: Grade) -> None:
-    body = """
+    body = (
+        f"NAMES = {[path.partition('/')[2] for path in (BUILD_TEST, RELEASE_TEST, EXPECTED_FILE, SEALED_FILE)]}"
+        """
 found = []
 for place, folders, names in os.walk('/testbed'):
-    found += [os.path.join(place, name) for name in [*folders, *names] if 'test_build' in name or 'expected' in name]
+    found += [os.path.join(place, name) for name in [*folders, *names] if name in NAMES]
 raise RuntimeError('found %s' % sorted(found))
 """
+    )
     files: Files = {
         "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "_tools"\nbackend-path = ["."]\n',
         "_tools.py": backend(settings.pinned_files[EXPECTED_FILE], body),

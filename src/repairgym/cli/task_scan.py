@@ -29,8 +29,9 @@ def scan(
     is_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write the report, for tasks curate --sightings.")] = None,
 ) -> None:
-    """Search everything that the agents of tasks can read for gold code and hidden tests; of broken builds for
-    lost settings and facts of the release, too. Fails when it finds any.
+    """Search everything that the agents of tasks can read for gold code and hidden tests; fails when it finds any.
+
+    Of broken builds it also seeks lost settings and facts of the release.
 
     Example: repairgym tasks scan tasks --out sightings.json
     """

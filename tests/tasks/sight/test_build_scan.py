@@ -23,14 +23,23 @@ HEAD = "Metadata-Version: 2.1\nName: tiny\nVersion: 1\n"
 
 def broken_build(old: str, new: str, **changes: object) -> Task:
     files = {"pyproject.toml": GOLD.replace(old, new), EXPECTED_FILE: None}
-    fields = {"fail_to_pass": (f"{RELEASE_TEST}::test_name",), "gold_files": {"pyproject.toml": GOLD}, "base_files": files}
+    fields = {
+        "fail_to_pass": (f"{RELEASE_TEST}::test_name",),
+        "gold_files": {"pyproject.toml": GOLD},
+        "base_files": files,
+    }
     return scripted_task(**{**fields, **changes})
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     folder = tmp_path / "tree"
-    for path, text in {"PKG-INFO": HEAD, "pyproject.toml": GOLD, EXPECTED_FILE: "{}", "README": "tiny, cli, 3.8\n"}.items():
+    for path, text in {
+        "PKG-INFO": HEAD,
+        "pyproject.toml": GOLD,
+        EXPECTED_FILE: "{}",
+        "README": "tiny, cli, 3.8\n",
+    }.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     return folder

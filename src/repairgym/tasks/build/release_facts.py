@@ -63,7 +63,11 @@ def is_told(tree: Path, edit: SettingsEdit, text: str) -> bool:
     """
     before, after = text.splitlines(), edit.text.splitlines()
     lost = "\n".join(line for line in before if line not in after)
-    if edit.error_class not in ("dependency", "version") or edit.operator in _FREE or not (told := _BOUND.findall(lost)):
+    if (
+        edit.error_class not in ("dependency", "version")
+        or edit.operator in _FREE
+        or not (told := _BOUND.findall(lost))
+    ):
         return True
     if edit.error_class == "dependency":
         return False

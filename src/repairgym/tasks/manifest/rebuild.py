@@ -156,7 +156,9 @@ class Rebuilder:
         bug = Bug(
             project=package.model_copy(update={"plugins": ()}) if is_build else package,
             source=entry.source,
-            provenance=sdist_provenance(package, entry.version, entry.base_version, entry.recipe, self.layers.tree(sdist)),
+            provenance=sdist_provenance(
+                package, entry.version, entry.base_version, entry.recipe, self.layers.tree(sdist)
+            ),
             tree=tree,
             base_tree=tree.name if pinned else tree_digest(sdist),
             environment=describe_environment(self.manifest.lock(entry)),

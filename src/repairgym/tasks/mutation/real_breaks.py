@@ -26,8 +26,8 @@ def _with(pattern: str, replacement: str) -> Change:
 
 def _each(*changes: Change) -> Change:
     def change(entry: Entry) -> Iterator[str]:
-        for one in changes:
-            yield from one(entry)
+        for own in changes:
+            yield from own(entry)
 
     return change
 
@@ -75,9 +75,11 @@ REAL_BREAKS = (
     Operator("moved_function", "configuration", _POINTS, ".*", _moved),
     Operator("moved_function", "configuration", _INI_POINTS, "console_scripts|entry_points", _moved),
     Operator("another_source_root", "configuration", _TOOL, _PACKAGES, _another_root),
-    Operator("subpackages_left_out", "configuration", _TOOL, "include", _with(r"([\"'][\w.]+)(?:\.?\*)([\"'])", r"\1\2")),
+    Operator("subpackages_left_out", "configuration", _TOOL, "include",
+             _with(r"([\"'][\w.]+)(?:\.?\*)([\"'])", r"\1\2")),
     Operator("renamed_file", "configuration", "project|metadata|tool\\..*|", _FILES, _another_ending),
-    Operator("version_elsewhere", "configuration", r"tool\..*(version|dynamic).*|metadata", "path|version|attr", _version_elsewhere),
+    Operator("version_elsewhere", "configuration", r"tool\..*(version|dynamic).*|metadata", "path|version|attr",
+             _version_elsewhere),
     Operator("static_and_dynamic", "configuration", "project", "dynamic", _with(r"\]\s*$", ', "description"]')),
     Operator("old_build_cap", "dependency", "build-system", "requires",
              _with(r"([\"'][A-Za-z][\w.-]*?)\s*[<>=~!][^\"']*([\"'])", r"\1<1\2")),

@@ -200,7 +200,7 @@ async def _scan_tree(
     for task in tasks:
         clues[task.id], seen[task.id] = _in_tree(task, own[task.id], seen[task.id], layers.tree)
     builds = [task for task in tasks if is_wheel_check(task.fail_to_pass)]
-    of_builds = [one for task in builds for one in build_sightings(task, layers.tree, layers.environment)]
+    of_builds = [sighting for task in builds for sighting in build_sightings(task, layers.tree, layers.environment)]
     return [*_judge_all({task.id: clues[task.id] for task in tasks}, seen), *of_builds]
 
 

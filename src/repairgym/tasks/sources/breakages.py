@@ -1,10 +1,10 @@
 """Task source `breakages`: builds broken by their configuration (the domain of paper A).
 
 Reads a pinned sdist. Makes tasks with one wrong edit in the build settings (`real_breaks`); their tests build a wheel,
- offline, with the pinned build back ends (`build_checks`), and compare it with the wheel of the release. An edit
-becomes a task when a test of the build fails with it in every run, and nothing that the agent sees tells the repair. Older releases that today's dependencies break
-follow (`dependencies`). Guarantees: the repair of an edit is the released settings file. The edits of one package have
-one gold state and share its runs (`verify` shares nothing).
+offline, with the pinned build back ends (`build_checks`), and compare it with the wheel of the release. An edit is a
+task when a test of the build fails with it in every run, and nothing that the agent sees tells the repair. Older
+releases that today's dependencies break follow (`dependencies`). Guarantees: the repair of an edit is the released
+settings file. The edits of one package have one gold state and share its runs (`verify` shares nothing).
 """
 
 import json
