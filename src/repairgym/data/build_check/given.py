@@ -65,7 +65,7 @@ def described(wheel: Path) -> "dict[str, Any]":
         released = expected["entry_points"][place]
         extras = (reference.partition("[")[2], released.partition("[")[2])
         is_same = origin(wheel, reference) == origin(wheel, released) and extras[0] == extras[1]
-        other = f"{reference} instead of {released}".replace("[", "(")  # what is in brackets is not looked up
+        other = f"{reference} (not what the release runs)".replace("[", "(")  # what is in brackets is not looked up
         found["entry_points"][place] = released if is_same else other
     if SpecifierSet(found["requires_python"]) == SpecifierSet(expected["requires_python"]):
         found["requires_python"] = expected["requires_python"]
