@@ -125,21 +125,23 @@ def record_writer(
     write: Callable[[int, bytes], int] = os.write,
     blake: Any = hashlib.blake2b,
     signature: Callable[[bytes, int, bytes, Any], bytes] = _signature,
-) -> Callable[[Header], None]:
+) -> Callable[..., None]:
     """Return a function that signs a record and writes it to ``record_fd``; an empty key is valid (warm-up).
+
+    With ``is_held`` it is written with the next one: each write wakes who reads it.
 
     Default arguments bind its functions when this module is loaded, so code that later replaces ``json.dumps`` or
     ``os.write`` changes nothing here.
     """
-    key, number = bytes.fromhex(key_hex), 0
+    key, number, held = bytes.fromhex(key_hex), 0, b""
 
-    def sign_and_write(record: Header) -> None:
-        nonlocal number
+    def sign_and_write(record: Header, is_held: bool = False) -> None:
+        nonlocal number, held
         body = dumps(record).encode()
-        data = signature(key, number, body, blake) + b" " + body + b"\n"
+        held += signature(key, number, body, blake) + b" " + body + b"\n"
         number += 1
-        while data:
-            data = data[write(record_fd, data) :]
+        while held and not is_held:
+            held = held[write(record_fd, held) :]
 
     return sign_and_write
 

@@ -4,7 +4,7 @@ Reads a request (the JSON form of ``TestRequest``), makes records for the superv
 ``{"id", "phase", "outcome", "message", "duration_s", "is_forged"}`` per phase (setup, call, teardown) of each test
 (with ``reached``, what the end of a sealed body told), one without a phase per test that could not be collected,
 ``{"id", "functions"}`` when calls are traced, one ``{"selected": [ids]}`` and one ``{"finished": exit status}``.
-Guarantees: a line is written at the end of its phase, so a killed run keeps its finished phases; an unknown requested
+Guarantees: all lines of a test are written at its end, so a killed run keeps its finished tests; an unknown requested
 test does not stop the others.
 
 Code of the tree runs in the same process and can reach everything here (``gc``, frames, the plugin manager). What it
@@ -209,7 +209,9 @@ class Recorder:
         message = "" if outcome == "passed" else "timed out" if self._expired else _report_message(report)
         is_forged = self._is_forged or (is_clean and report.when in self._raised)
         reached = {"reached": self._opener.reached[-1]} if self._opener.reached else {}
-        self._write({**record, "message": message, "is_forged": is_forged, **reached})
+        # A test without its teardown has no result, so its other phases wait for that, or for its body.
+        is_held = report.when in ("setup", "call")
+        self._write({**record, "message": message, "is_forged": is_forged, **reached}, is_held)
         self._is_forged = False
 
     def _note(self, when: str, outcome: Any) -> None:
