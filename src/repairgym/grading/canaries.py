@@ -22,7 +22,6 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from repairgym.diffs.lines import split_lines
 from repairgym.grading.copies import (
     Insertion,
     Layout,
@@ -197,7 +196,7 @@ class _File:
 
     def assemble(self) -> str:
         """Return the text with its canaries."""
-        lines = split_lines(self.layout.text)
+        lines = [*self.layout.lines]
         if lines and not lines[-1].endswith("\n"):
             lines[-1] += "\n"
         changes = [(span, False, text) for span, text in self._replaced.items()]

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from repairgym.diffs.lines import split_lines
@@ -81,13 +81,21 @@ class Layout:
     is_always_run: bool
     """False when something in it may skip a test, so that nothing is known of tests that no task names."""
 
+    @cached_property
+    def lines(self) -> list[str]:
+        """The lines of the text, with their ends."""
+        return split_lines(self.text)
+
     def function(self, name: str) -> FunctionText | None:
         """Return the text of the plain test ``name``."""
-        return FunctionText.parse("".join(split_lines(self.text)[slice(*self.plain[name].span)]))
+        return FunctionText.parse(self._text_of(name))
+
+    def _text_of(self, name: str) -> str:
+        return "".join(self.lines[slice(*self.plain[name].span)])
 
     def is_quick(self, name: str) -> bool:
         """Return True when nothing in the plain test ``name`` looks as if it took long."""
-        return not _MAY_TAKE_LONG.search("".join(split_lines(self.text)[slice(*self.plain[name].span)]))
+        return not _MAY_TAKE_LONG.search(self._text_of(name))
 
     def has_fixtures(self, name: str) -> bool:
         """Return True when the plain test ``name`` takes more than its receiver."""

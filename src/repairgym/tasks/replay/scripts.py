@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib.resources import files
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from repairgym.errors import SandboxError
 from repairgym.records import TestRequest
@@ -103,8 +103,7 @@ class Script:
         return cls(content["id"], tuple(content["steps"]), tuple(content["imports"]), dict(content["lost"]))
 
 
-@dataclass(frozen=True)
-class Observation:
+class Observation(NamedTuple):
     """One thing that a replay saw. The n-th observation of a script is the same thing in every complete replay."""
 
     step: int
