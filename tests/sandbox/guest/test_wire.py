@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +43,19 @@ def verified(data, key=KEY, size=7):
 
 def test_written_records_are_read():
     assert verified(written(RECORDS)) == (RECORDS, 0)
+
+
+def test_the_phases_of_a_test_are_written_with_its_teardown():
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    sign = wire.record_writer(KEY, write)
+    phases = [{"id": "a", "phase": phase} for phase in ("setup", "call", "teardown")]
+    for record in phases[:2]:
+        sign(record)
+    with pytest.raises(BlockingIOError):
+        os.read(read, 1)
+    sign(phases[2])
+    assert verified(os.read(read, 4096)) == (phases, 0)
 
 
 def test_lines_without_the_key_are_forged():

@@ -25,6 +25,8 @@ RECORD_FD = 3
 """Descriptor of the record pipe in an untrusted child."""
 LATE = frozenset({"python"})
 """Operations that fork this process into untrusted code, whose memory must not hold the blobs."""
+_HELD = ("setup", "call")
+"""Phases whose records wait for the next one."""
 Header = Dict[str, Any]
 Frame = Tuple[Header, List[bytes]]
 _NUM_DIGITS = 32
@@ -125,22 +127,23 @@ def record_writer(
     write: Callable[[int, bytes], int] = os.write,
     blake: Any = hashlib.blake2b,
     signature: Callable[[bytes, int, bytes, Any], bytes] = _signature,
-) -> Callable[..., None]:
+) -> Callable[[Header], None]:
     """Return a function that signs a record and writes it to ``record_fd``; an empty key is valid (warm-up).
 
-    With ``is_held`` it is written with the next one: each write wakes who reads it.
+    Records of a setup and of a call wait for the next one, the teardown's at the latest: without that a test has no
+    result, and each write wakes who reads it.
 
     Default arguments bind its functions when this module is loaded, so code that later replaces ``json.dumps`` or
     ``os.write`` changes nothing here.
     """
     key, number, held = bytes.fromhex(key_hex), 0, b""
 
-    def sign_and_write(record: Header, is_held: bool = False) -> None:
+    def sign_and_write(record: Header) -> None:
         nonlocal number, held
         body = dumps(record).encode()
         held += signature(key, number, body, blake) + b" " + body + b"\n"
         number += 1
-        while held and not is_held:
+        while held and record.get("phase") not in _HELD:
             held = held[write(record_fd, held) :]
 
     return sign_and_write

@@ -209,9 +209,7 @@ class Recorder:
         message = "" if outcome == "passed" else "timed out" if self._expired else _report_message(report)
         is_forged = self._is_forged or (is_clean and report.when in self._raised)
         reached = {"reached": self._opener.reached[-1]} if self._opener.reached else {}
-        # A test without its teardown has no result, so its other phases wait for that, or for its body.
-        is_held = report.when in ("setup", "call")
-        self._write({**record, "message": message, "is_forged": is_forged, **reached}, is_held)
+        self._write({**record, "message": message, "is_forged": is_forged, **reached})
         self._is_forged = False
 
     def _note(self, when: str, outcome: Any) -> None:

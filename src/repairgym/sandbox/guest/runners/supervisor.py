@@ -65,13 +65,10 @@ class Link:
         self._fd = fd
         self._sign_and_write = record_writer(key_hex, fd)
 
-    def write(self, record: Header, is_held: bool = False) -> None:
-        """Write a record, with ``is_held`` together with the next one.
-
-        A child that a test forked and that returned into the runner writes nothing.
-        """
+    def write(self, record: Header) -> None:
+        """Write a record; a child that a test forked and that returned into the runner writes nothing."""
         if _getpid() == self._pid:
-            self._sign_and_write(record, is_held)
+            self._sign_and_write(record)
 
     def fetch(self, test_id: str) -> List[Tuple[int, str, CodeType]]:
         """Ask for the code of a test that starts: (first line, name, code) of each function of its name."""
