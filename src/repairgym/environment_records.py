@@ -1,4 +1,4 @@
-"""The base of all records, and the records of environments: of a task, of an agent, and of what runs in them use.
+"""The base of all records, and the records of environments: of a task, its test runner, an agent, and what runs use.
 
 Everything else imports them from `records`.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 
 class Record(BaseModel):
@@ -66,6 +66,49 @@ class MeasuredUse(Record):
     disk_bytes: int
     memory_limit_bytes: int
     disk_limit_bytes: int
+
+
+class TestRunner(Record):
+    """Program that runs the tests, and the channel of their outcomes."""
+
+    type: Literal[
+        "pytest", "own_pytest", "unittest", "django", "sympy", "tape", "mocha", "node_test",
+        "junit_xml", "exit_code", "log",
+    ] = "pytest"  # fmt: skip
+    """All but the last three write signed records (``own_pytest``: pytest of the tree itself). These are a command
+    decided by its report, its exit status or, through `parser`, its log; code under test can forge them."""
+    command: tuple[str, ...] = ()
+    """Command of the unsigned ones; with ``{test}`` (``exit_code`` only) it runs once per test id."""
+    parser: Literal["", "pytest", "unittest", "sympy"] = ""
+    report_path: str = ""
+    """Path of the report of ``junit_xml``, relative to the repository root."""
+    settings: tuple[tuple[str, str], ...] = ()
+    """pytest: settings of the repository that decide; absent from the JSON form when empty, so that digests stay."""
+
+    @model_validator(mode="after")
+    def _fits_its_type(self) -> TestRunner:
+        own = {"junit_xml": (True, False), "log": (False, True)}.get(self.type, (False, False))
+        if bool(self.command) == self.is_signed or (bool(self.report_path), bool(self.parser)) != own:
+            raise ValueError(f"runner {self.type!r}: unsigned: a command; junit_xml: a report_path; log: a parser")
+        if self.type != "exit_code" and "{test}" in " ".join(self.command):
+            raise ValueError(f"runner {self.type!r} runs one command for all tests; '{{test}}' is of 'exit_code'")
+        if self.settings and self.type not in ("pytest", "own_pytest"):
+            raise ValueError(f"runner {self.type!r} reads no settings of pytest")
+        return self
+
+    @property
+    def is_signed(self) -> bool:
+        """True when outcomes leave as records that only the grader's runner can write."""
+        return self.type not in ("junit_xml", "exit_code", "log")
+
+    @property
+    def is_node(self) -> bool:
+        """True for the test frameworks of JavaScript, which run in node."""
+        return self.type in ("tape", "mocha", "node_test")
+
+    @model_serializer(mode="wrap")
+    def _without_no_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in serialize(self).items() if value or name != "settings"}
 
 
 class AgentRun(Record):

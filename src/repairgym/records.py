@@ -13,6 +13,7 @@ from repairgym.environment_records import Environment as Environment
 from repairgym.environment_records import ImageEnvironment as ImageEnvironment
 from repairgym.environment_records import MeasuredUse as MeasuredUse
 from repairgym.environment_records import Record as Record
+from repairgym.environment_records import TestRunner as TestRunner
 from repairgym.ledger import Parent, TokenLedger
 
 SCHEMA_VERSION = 1
@@ -38,41 +39,6 @@ class TestResult(Record):
     message: str = ""
     """First line of the failure, e.g. ``assert 3 == 4``; empty when passed."""
     duration_s: float = 0.0
-
-
-class TestRunner(Record):
-    """Program that runs the tests, and the channel of their outcomes."""
-
-    type: Literal["pytest", "own_pytest", "unittest", "django", "sympy", "junit_xml", "exit_code", "log"] = "pytest"
-    """The first five write signed records (``own_pytest``: pytest of the tree itself). The others are a command decided
-    by its report, its exit status or, through `parser`, its log; code under test can forge these (docs/security.md)."""
-    command: tuple[str, ...] = ()
-    """Command of the unsigned ones; with ``{test}`` (``exit_code`` only) it runs once per test id."""
-    parser: Literal["", "pytest", "unittest", "sympy"] = ""
-    report_path: str = ""
-    """Path of the report of ``junit_xml``, relative to the repository root."""
-    settings: tuple[tuple[str, str], ...] = ()
-    """pytest: settings of the repository that decide; absent from the JSON form when empty, so that digests stay."""
-
-    @model_validator(mode="after")
-    def _fits_its_type(self) -> TestRunner:
-        own = {"junit_xml": (True, False), "log": (False, True)}.get(self.type, (False, False))
-        if bool(self.command) == self.is_signed or (bool(self.report_path), bool(self.parser)) != own:
-            raise ValueError(f"runner {self.type!r}: unsigned: a command; junit_xml: a report_path; log: a parser")
-        if self.type != "exit_code" and "{test}" in " ".join(self.command):
-            raise ValueError(f"runner {self.type!r} runs one command for all tests; '{{test}}' is of 'exit_code'")
-        if self.settings and self.type not in ("pytest", "own_pytest"):
-            raise ValueError(f"runner {self.type!r} reads no settings of pytest")
-        return self
-
-    @property
-    def is_signed(self) -> bool:
-        """True when outcomes leave as records that only the grader's runner can write."""
-        return self.type not in ("junit_xml", "exit_code", "log")
-
-    @model_serializer(mode="wrap")
-    def _without_no_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: value for name, value in serialize(self).items() if value or name != "settings"}
 
 
 class TestRequest(Record):

@@ -21,6 +21,7 @@ from repairgym.records import Split
 
 if TYPE_CHECKING:
     from repairgym.tasks.adding.adding import Added, Adder
+    from repairgym.tasks.adding.npm import NpmAdder
 
 
 DEFAULT_PAIRS = 8
@@ -37,6 +38,8 @@ def add(
     is_repository: Annotated[
         bool, typer.Option("--repository", help="SOURCE is a git repository, whatever it looks like.")
     ] = False,
+    is_npm: Annotated[bool, typer.Option("--npm", help="SOURCE is a package of the npm registry.")] = False,
+    node: Annotated[str, typer.Option("--node", help="With --npm: version of node to pin; default: this one's.")] = "",
     name: Annotated[str, typer.Option("--name", help="Name of a repository's entry; default: the project's own.")] = "",
     subdirectory: Annotated[str, typer.Option("--subdirectory", help="The project's folder in a monorepo.")] = "",
     is_confirmed: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
@@ -49,28 +52,50 @@ def add(
 
     Example: repairgym tasks add schema --catalogue mine.toml --locks locks
 
+    Example: repairgym tasks add --npm qs
+
     Example: repairgym tasks add --repository /srv/clones/sqlparse --dry-run
     """
     from repairgym.tasks.adding.adding import looks_like_repository
     from repairgym.tasks.adding.entry import check_is_new
 
-    is_repository = is_repository or looks_like_repository(source)
+    is_repository = is_repository or (not is_npm and looks_like_repository(source))
+    _check_npm(is_npm, is_repository, node)
     if is_repository and num_pairs is not None:
         raise ConfigError("--pairs is of packages; a repository has commits, which history.num_commits bounds")
-    if not is_repository and (name or subdirectory):
-        raise ConfigError("--name and --subdirectory are of repositories; add --repository, or leave them out")
-    kind, known = ("repository", name) if is_repository else ("package", source)
+    _check_of_repository(is_repository, name, subdirectory)
+    kind, known = ("repository", name) if is_repository else ("npm" if is_npm else "package", source)
     check_is_new(catalogue, known, kind)
 
     def call(adder: Adder) -> Awaitable[Added]:
         if is_repository:
             return adder.repository(source, name, subdirectory)
-        return adder.package(source, DEFAULT_PAIRS if num_pairs is None else num_pairs)
+        made = _of_npm(adder, node) if is_npm else adder
+        return made.package(source, DEFAULT_PAIRS if num_pairs is None else num_pairs)
 
     added = _find(call, source, split, locks)
-    is_written = not dry_run and (is_confirmed or _is_agreed(added, is_json))
-    if is_written:
+    if is_written := not dry_run and (is_confirmed or _is_agreed(added, is_json)):
         added.write(catalogue, locks)
+    _show(added, catalogue, locks, is_written, is_json)
+
+
+def _check_of_repository(is_repository: bool, name: str, subdirectory: str) -> None:
+    if not is_repository and (name or subdirectory):
+        raise ConfigError("--name and --subdirectory are of repositories; add --repository, or leave them out")
+
+
+def _check_npm(is_npm: bool, is_repository: bool, node: str) -> None:
+    if (is_npm and is_repository) or (node and not is_npm):
+        raise ConfigError("--npm is of packages of npm, and --node of --npm; leave one out")
+
+
+def _of_npm(adder: Adder, node: str) -> NpmAdder:
+    from repairgym.tasks.adding.npm import NpmAdder
+
+    return NpmAdder(adder.store, adder.backend, adder.split, f"{adder.command} --npm", adder.say, node)
+
+
+def _show(added: Added, catalogue: Path, locks: Path, is_written: bool, is_json: bool) -> None:
     if is_json:
         print_json({**added.model_dump(mode="json", exclude={"lock"}), "is_written": is_written})
     else:
@@ -123,13 +148,13 @@ def _print(added: Added, catalogue: Path, locks: Path, is_written: bool) -> None
     )
     for problem in added.problems:
         typer.echo(f"  not done: {problem}")
-    if added.kind == "package":
+    if added.kind != "repository":
         typer.echo(f"  {added.num_pairs} pairs of releases with changed tests")
     else:
         why = ", ".join(f"{count} {reason}" for reason, count in sorted(added.dropped.items()))
         typer.echo(f"  {added.num_candidates} commits may be fixes; others: {why or 'none'}")
     if is_written:
-        kinds = "mutations,releases" if added.kind == "package" else "mutations,history"
+        kinds = "mutations,history" if added.kind == "repository" else "mutations,releases"
         typer.echo(f"written to {catalogue} and {locks / added.lock_name}; make its tasks with:")
         typer.echo(
             f"  repairgym tasks build tasks catalogue={catalogue} locks={locks} packages={added.name} sources={kinds}"

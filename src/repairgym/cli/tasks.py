@@ -185,7 +185,7 @@ def record(
     store = TaskStore(folder)
     used = store.load_document(MANIFEST_FILE).get("config", {}).get("catalogue", "")
     path = catalogue or (Path(used) if used else None)
-    packages = {package.name: package for package in load_catalogue(path).package}
+    packages = {package.name: package for package in load_catalogue(path).select()}
     tasks = [task for task in store.load() if task.certificate.is_valid]
     counts = TaskManifest(manifest).add(tasks, packages, is_replacing)
     for name, count in sorted(counts.items()):

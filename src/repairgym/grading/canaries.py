@@ -259,7 +259,7 @@ def make_canaries(task: Task, tests: Mapping[str, str], secret: bytes, num: int)
     deciding = task.fail_to_pass + task.pass_to_pass
     wanted = {file_of(test_id) for test_id in deciding}
     layouts = {path: layout for path in sorted(wanted & tests.keys()) if (layout := layout_of(tests[path]))}
-    if not layouts or num == 0 or not task.runner.is_signed:
+    if not layouts or num == 0 or not task.runner.is_signed or task.runner.is_node:
         return NO_CANARIES
     taken = {test_id.partition("[")[0].rpartition("::")[2] for test_id in deciding + task.visible_tests}
     files = [_File(task, path, layout, taken, source) for path, layout in layouts.items()]

@@ -90,6 +90,9 @@ def _decide_execution(task: Task, execution: Execution) -> tuple[VerdictKind, st
 
 def channel_findings(task: Task) -> tuple[Finding, ...]:
     """Return a note when the task's runner cannot keep its results from the code under test."""
+    if task.runner.is_node:
+        detail = f"results of {task.runner.type} are signed, but no canaries and no second judge check them"
+        return (Finding(detector="no_canaries", severity="note", detail=detail),)
     if task.runner.is_signed:
         return ()
     detail = f"the runner {task.runner.type} reports by a channel that code under test can write"

@@ -241,7 +241,7 @@ def _location(tree: Path, run: TestRun, failing: Sequence[str]) -> Location | No
     if not path:
         return None
     source = (tree / path).read_text(encoding="utf-8", errors="replace")
-    starts = first_lines(source)
+    starts = first_lines(path, source)
     for name, node, _ in walk_functions(ast.parse(source)):
         if starts.get(node.lineno) == int(line):
             last = node.end_lineno or node.lineno

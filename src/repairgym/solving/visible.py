@@ -9,7 +9,7 @@ from typing import Any
 
 from repairgym.errors import TaskError
 from repairgym.records import Task
-from repairgym.tasks.build.test_files import file_of, function_id, held_tests
+from repairgym.tasks.build.test_files import file_of, function_id, held_in
 
 
 def visible_view(task: Task, *, is_gold_kept: bool = False) -> Task:
@@ -42,4 +42,4 @@ def _is_held(task: Task, test_id: str) -> bool:
     path, name = file_of(test_id), function_id(test_id).partition("::")[2]
     if path not in task.base_files:
         return bool(name)  # the file is as pinned: nothing was cut out of it
-    return name in held_tests(task.base_files[path] or "")
+    return name in held_in(path, task.base_files[path] or "")

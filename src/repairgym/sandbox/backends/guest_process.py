@@ -98,11 +98,17 @@ def describe_layout(spec: SandboxSpec, paths: SystemPaths) -> dict[str, Any]:
         "guest": str(GUEST_FOLDER),
         "binds": view.binds,
         "folders": view.folders,
-        "links": (*view.links, *spec.links.items()),
+        "links": (*view.links, *_module_links(spec), *spec.links.items()),
         "mounts": tuple((str(folder.resolve()), path) for path, folder in spec.mounts.items()),
         "covers": view.covers,
         "prefixes": prefixes,
     }
+
+
+def _module_links(spec: SandboxSpec) -> tuple[tuple[str, str], ...]:
+    """Return the link at which node finds the packages of an environment that has some."""
+    has_modules = (spec.environment / "node_modules").is_dir()
+    return (("/node_modules", f"{rootfs.ENVIRONMENT}/node_modules"),) if has_modules else ()
 
 
 def _describe_image(spec: SandboxSpec, root: ImageRoot, paths: SystemPaths) -> dict[str, Any]:

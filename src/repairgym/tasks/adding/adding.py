@@ -35,7 +35,7 @@ class Added(Record):
 
     name: str
     kind: str
-    """``package`` or ``repository``."""
+    """``package``, ``npm`` or ``repository``."""
     version: str
     """Release, or commit."""
     is_suite_running: bool
@@ -60,7 +60,7 @@ class Added(Record):
 
     def write(self, catalogue: Path, locks: Path) -> None:
         """Write the lock, then the entry; InputError if the catalogue does not take it."""
-        locks.mkdir(parents=True, exist_ok=True)
+        (locks / self.lock_name).parent.mkdir(parents=True, exist_ok=True)
         (locks / self.lock_name).write_text(self.lock, encoding="utf-8")
         add_entry(catalogue, self.entry)
 

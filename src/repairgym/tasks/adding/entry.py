@@ -10,7 +10,7 @@ from pathlib import Path
 
 from repairgym.errors import InputError
 from repairgym.tasks.layers.atomic_write import written_whole
-from repairgym.tasks.layers.catalogue import Catalogue, Package, Repository, load_catalogue
+from repairgym.tasks.layers.catalogue import Catalogue, NpmPackage, Package, Repository, load_catalogue
 
 _WIDTH = 116
 
@@ -19,7 +19,7 @@ def render_entry(
     project: Package | Repository, comments: Mapping[str, str], problems: Sequence[str], command: str
 ) -> str:
     """Return the entry of ``project``; ``comments`` stand above their fields, ``problems`` at the top."""
-    kind = "package" if isinstance(project, Package) else "repository"
+    kind = "npm" if isinstance(project, NpmPackage) else "package" if isinstance(project, Package) else "repository"
     lines = [
         f"# {project.name}: written by `{command}`. A comment says why its field was guessed so; correct what is wrong."
     ]
@@ -35,7 +35,7 @@ def render_entry(
             lines.append(f"# {name}: {_one_line(comments[name])}")
         lines.append(f"{name} = {_toml(value)}")
     if isinstance(project, Package):
-        lines += ["[package.sdists]", *(f'"{version}" = "{digest}"' for version, digest in project.sdists.items())]
+        lines += [f"[{kind}.sdists]", *(f'"{version}" = "{digest}"' for version, digest in project.sdists.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -58,7 +58,8 @@ def check_is_new(path: Path, name: str, kind: str) -> None:
     if not path.exists():
         return
     catalogue = load_catalogue(path)
-    listed: Sequence[Package | Repository] = catalogue.package if kind == "package" else catalogue.repository
+    packages = catalogue.npm if kind == "npm" else catalogue.package
+    listed: Sequence[Package | Repository] = catalogue.repository if kind == "repository" else packages
     if any(project.name == name for project in listed):
         raise InputError(
             f"{path} has a {kind} {name} already; remove that entry, or name another file with --catalogue"

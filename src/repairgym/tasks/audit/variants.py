@@ -158,7 +158,7 @@ class _Edit:
         path, site = self.place.path, self.mutation.site
         gold = task.gold_files[path] or ""
         detail = f"{path} {site.line}:{site.column + 1}: {site.old} -> {self.mutation.new}"
-        changed = frozenset({(path, first_lines(gold)[self.place.span.first_line])})
+        changed = frozenset({(path, first_lines(path, gold)[self.place.span.first_line])})
         return Variant(self.kind, detail, {**task.gold_files, path: apply(gold, self.mutation)}, changed)
 
 
@@ -219,7 +219,7 @@ def _siblings(
         is_same = bool(own & {(place.path, place.span.qualified_name) for place in theirs})
         if is_same == is_same_function and theirs:
             files = {**task.gold_files, **{path: other.base_files.get(path) for path in shared}}
-            lines = {place.path: first_lines(other.gold_files[place.path] or "") for place in theirs}
+            lines = {place.path: first_lines(place.path, other.gold_files[place.path] or "") for place in theirs}
             changed = frozenset((place.path, lines[place.path][place.span.first_line]) for place in theirs)
             kind: VariantKind = "sibling_function" if is_same else "sibling_file"
             yield Variant(kind, f"the bug of {other.id}", files, changed)

@@ -17,7 +17,7 @@ from pathlib import Path
 from repairgym.config.tasks import TasksConfig
 from repairgym.diffs.make import unified_diff
 from repairgym.records import Certificate, Environment, Location, Provenance, SourceKind, Task, TestRun
-from repairgym.tasks.build.test_files import conftest_paths, cut_functions, file_of, function_id, functions_of
+from repairgym.tasks.build.test_files import conftest_paths, cut_from, file_of, function_id, functions_of
 from repairgym.tasks.issues.run_text import without_run_text
 from repairgym.tasks.layers.catalogue import Package, Project
 from repairgym.tasks.layers.metadata import license_of
@@ -127,6 +127,7 @@ def assemble(bug: Bug, issue: str, config: TasksConfig, num_passing_kept: int) -
         environment=bug.environment,
         source_paths=bug.project.source_paths,
         plugins=bug.project.plugins,
+        runner=bug.project.test_runner,
         visible_tests=bug.visibility.visible,
         fail_to_pass=bug.fail_to_pass,
         pass_to_pass=pass_to_pass,
@@ -149,7 +150,7 @@ def files_without(tree: Path, test_ids: Sequence[str]) -> dict[str, str]:
     for test_id in functions_of(test_ids):
         path, _, name = test_id.partition("::")
         names[path].append(name)
-    return {path: cut_functions(read_text(tree / path), cut) for path, cut in names.items()}
+    return {path: cut_from(path, read_text(tree / path), cut) for path, cut in names.items()}
 
 
 def read_text(path: Path) -> str:

@@ -34,7 +34,7 @@ from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.build.build_steps import with_build_steps
 from repairgym.tasks.build.validation import tool_versions
 from repairgym.tasks.layers.catalogue import Package, Repository, catalogue_digest, load_catalogue
-from repairgym.tasks.layers.environments import read_lock
+from repairgym.tasks.layers.environments import lock_of
 from repairgym.tasks.layers.repositories import GitRepository, snapshot_package
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.sources.base import BuildContext, TaskSource
@@ -78,7 +78,7 @@ class Job:
     def key(self, config: TasksConfig) -> str:
         """Digest of every influence on the unit's tasks."""
         is_locked_later = isinstance(self.package, Repository) or bool(self.package.aged)
-        lock = "" if is_locked_later else read_lock(self.package.requirements, config.locks)
+        lock = "" if is_locked_later else lock_of(self.package, config.locks)
         parts = [UNIT_FORMAT, self.quota, config.seed, self.package.digest(), lock, tool_versions()["python"]]
         parts += [self.part] if self.part else []
         bounds = config.model_dump(mode="json", exclude=_IRRELEVANT)
@@ -103,7 +103,7 @@ def plan(config: TasksConfig, layers: LayerStore | None = None) -> list[Job]:
     store = layers or LayerStore(config=config.layers)
     jobs: list[Job] = []
     if "mutations" in config.sources:
-        names = {package.name for package in catalogue.package}
+        names = {package.name for package in (*catalogue.package, *catalogue.npm)}
         mutated = [*packages, *(snapshot_package(r, store) for r in repositories if r.name not in names)]
         quotas = spread(mutated, config.limits, config.mutations.num_per_package)
         jobs += [Job("mutations", package, quotas[package.name]) for package in mutated if quotas[package.name]]

@@ -17,6 +17,7 @@ from repairgym.errors import TaskError
 from repairgym.records import TestOutcome, TestRequest, TestRun
 from repairgym.sandbox.base import SandboxBackend, SandboxSpec
 from repairgym.tasks.build.validation import run_fresh
+from repairgym.tasks.javascript.syntax import cuttable_tests, is_javascript, named_functions, without_tests
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -92,10 +93,15 @@ def _methods_of_bases(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> s
 
 
 def test_sources(tree: Path, test_ids: Iterable[str]) -> str:
-    """Return the source of the functions of ``test_ids`` with their decorators, if their own files define them."""
+    """Return the source of the functions of ``test_ids`` with their decorators, if their own files define them.
+
+    Those of Python only.
+    """
     sources: list[str] = []
     for test_id in functions_of(test_ids):
         path, _, wanted = test_id.partition("::")
+        if is_javascript(path):
+            continue
         source = (tree / path).read_text(encoding="utf-8", errors="replace")
         for name, node, _ in walk_functions(ast.parse(source)):
             if name == wanted:
@@ -105,6 +111,16 @@ def test_sources(tree: Path, test_ids: Iterable[str]) -> str:
 
 
 test_sources.__test__ = False  # type: ignore[attr-defined]
+
+
+def cut_from(path: str, source: str, names: Iterable[str]) -> str:
+    """Return the test file ``source`` without the tests ``names`` of its language; see `cut_functions`."""
+    return without_tests(path, source, names) if is_javascript(path) else cut_functions(source, names)
+
+
+def held_in(path: str, source: str) -> frozenset[str]:
+    """Return the tests of the file ``source`` in its language; see `held_tests`."""
+    return cuttable_tests(path, source) if is_javascript(path) else held_tests(source)
 
 
 def cut_functions(source: str, names: Iterable[str]) -> str:
@@ -230,11 +246,17 @@ def _usable_ids(run: TestRun, tree: Path, max_test_s: float, is_inherited_usable
             continue
         path = file_of(test_id)
         if path not in own:
-            source = (tree / path).read_text(encoding="utf-8", errors="replace")
-            inherited = inherited_tests(source) if is_inherited_usable else ()
-            own[path] = cuttable_names(source) | {"::".join(names) for names in inherited}
+            own[path] = _cuttable_in(tree, path, is_inherited_usable)
         if function_id(test_id).partition("::")[2] in own[path]:
             yield test_id
+
+
+def _cuttable_in(tree: Path, path: str, is_inherited_usable: bool) -> frozenset[str]:
+    source = (tree / path).read_text(encoding="utf-8", errors="replace")
+    if is_javascript(path):
+        return cuttable_tests(path, source)
+    inherited = inherited_tests(source) if is_inherited_usable else ()
+    return cuttable_names(source) | {"::".join(names) for names in inherited}
 
 
 def _invert(run: TestRun, usable: tuple[str, ...]) -> dict[tuple[str, int], tuple[str, ...]]:
@@ -247,6 +269,8 @@ def _invert(run: TestRun, usable: tuple[str, ...]) -> dict[tuple[str, int], tupl
 
 
 @lru_cache(maxsize=64)
-def first_lines(source: str) -> dict[int, int]:
+def first_lines(path: str, source: str) -> dict[int, int]:
     """Return line of each ``def`` -> first line of its code object (its first decorator, if any)."""
+    if is_javascript(path):
+        return {function.first_line: function.first_line for function in named_functions(path, source)}
     return {node.lineno: _line_range(node)[0] for node in ast.walk(ast.parse(source)) if isinstance(node, FunctionNode)}

@@ -159,7 +159,7 @@ def task_layers(task: Task, store: LayerStore) -> TaskLayers:
         layers = imported_layers(task, store)
         twin = store.find("bytecode", twin_digest(layers.tree, layers.environment)) if layers.root is None else None
         return replace(layers, tree=twin or layers.tree)
-    if task.environment.python.split(".")[:2] != platform.python_version().split(".")[:2]:
+    if not task.runner.is_node and task.environment.python.split(".")[:2] != platform.python_version().split(".")[:2]:
         raise TaskError(
             f"{task.id} was certified with Python {task.environment.python}, this is {platform.python_version()}; "
             "use the same minor version or build the tasks again"
@@ -203,8 +203,8 @@ async def make_bytecode(task: Task, backend: SandboxBackend, store: LayerStore) 
 
     A tree whose tests cannot be collected stays without. Raises what `task_layers` raises.
     """
-    if task.environment.image is not None:
-        return  # its tests run on the image's Python, and the tree has what the image compiled
+    if task.environment.image is not None or task.runner.is_node:
+        return  # its tests run on the image's Python, whose byte-code the tree has, or in node
     environment, tree = plain_layers(task, store)
     if not store.has("bytecode", twin_digest(tree, environment)):
         spec, request = SandboxSpec(environment=environment, tree=tree), task_request(task, task.test_paths)

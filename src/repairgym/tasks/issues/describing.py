@@ -75,6 +75,8 @@ def describe(task: Task, tree: Path, report: Report) -> Task:
     """Return ``task`` as ``report`` and its tests describe it; ``tree`` is its pinned tree."""
     text = report.text.strip()
     source = report.source if text else "tests"
+    if task.runner.is_node:
+        return _by_failure(task, text, source, report)
     facts = Facts(_with_issue(task, text, source), tree)
     if not text or (len(text.split()) < MIN_WORDS and not facts.visible_functions()):
         facts = _with_statement(facts, report, ())
@@ -93,6 +95,17 @@ def describe(task: Task, tree: Path, report: Report) -> Task:
     if facts.task.issue:
         return _labelled(facts, text, bool(untold))
     return _labelled(replace(facts, task=_with_issue(task, _test_names(task, report), source)), text, True)
+
+
+def _by_failure(task: Task, text: str, source: str, report: Report) -> Task:
+    """Return a JavaScript task with the text of its project and a failing test; no check reads its tests.
+
+    Without any visible failing test, and without a text, an agent cannot know what is wanted.
+    """
+    told = _with_issue(task, "\n\n".join(filter(None, (text, _test_names(task, report)))), source)
+    is_told = bool(text) or not set(task.visible_tests).isdisjoint(task.fail_to_pass)
+    labels = {**told.labels, "kind": "fix", **({} if is_told else {UNDERSPECIFIED: "true"})}
+    return told.model_copy(update={"labels": labels})
 
 
 def _test_names(task: Task, report: Report) -> str:

@@ -90,7 +90,7 @@ def _statements(bug: BrokenFunction, tree: Path) -> Iterator[str]:
     """Yield what each failing test expects, with the failure."""
     for test_id, failure in bug.failures.items():
         path, _, name = function_id(test_id).partition("::")
-        node = _functions(tree / path).get(name)
+        node = _functions(tree / path).get(name) if path.endswith(".py") else None
         own = [i.partition("[")[2].removesuffix("]") for i in bug.failures if function_id(i) == function_id(test_id)]
         statement = state_behaviour(node, Clues((), (), *failure), own) if node else ""
         if statement:

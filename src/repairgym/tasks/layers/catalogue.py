@@ -9,12 +9,12 @@ import tomllib
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import ValidationError, model_validator
 
 from repairgym.errors import InputError, TaskError
-from repairgym.records import Record, Split
+from repairgym.records import Record, Split, TestRunner
 from repairgym.tasks.layers.metadata import METADATA_FOLDER
 from repairgym.tasks.layers.package_index import Sdist
 
@@ -41,6 +41,11 @@ class Project(Record):
     requirements: tuple[str, ...] = ()
     """Requirements of the tests beyond pytest."""
     plugins: tuple[str, ...] = ()
+
+    @property
+    def test_runner(self) -> TestRunner:
+        """The program that runs its tests."""
+        return TestRunner()
 
     @property
     def source_paths(self) -> tuple[str, ...]:
@@ -97,6 +102,32 @@ class Package(Project):
         return Sdist(name=self.name, version=version, sha256=self.sdists[version])
 
 
+class NpmPackage(Package):
+    """A package of the npm registry whose archives hold their tests; `sdists` has the integrity of each archive."""
+
+    runner: Literal["tape", "mocha", "node_test"]
+    """Framework of its tests. Its lock pins the framework, and what package and tests need."""
+
+    @property
+    def test_runner(self) -> TestRunner:
+        """The framework."""
+        return TestRunner(type=self.runner)
+
+    @property
+    def source_paths(self) -> tuple[str, ...]:
+        """No folders: node has no path of modules."""
+        return ()
+
+    @model_validator(mode="after")
+    def _fits_node(self) -> Self:
+        weak = [version for version, pin in self.sdists.items() if not pin.startswith("sha512-")]
+        if weak or "/" in self.name or self.aged or self.requirements or self.plugins:
+            raise ValueError(
+                f"{self.name}: an [[npm]] entry has no scope, requirements, plugins or aged, and pins like sha512-..."
+            )
+        return self
+
+
 CHANGELOGS = ("CHANGE*", "HISTORY*", "NEWS*", "docs/change*", "docs/history*")
 """Patterns of files that tell what a commit changes."""
 
@@ -123,18 +154,19 @@ class Catalogue(Record):
     """All packages."""
 
     package: tuple[Package, ...] = ()
+    npm: tuple[NpmPackage, ...] = ()
     repository: tuple[Repository, ...] = ()
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
-        if not self.package and not self.repository:
-            raise ValueError("it lists neither [[package]] nor [[repository]]")
-        for projects in (self.package, self.repository):
+        if not self.package and not self.repository and not self.npm:
+            raise ValueError("it lists neither [[package]] nor [[npm]] nor [[repository]]")
+        for projects in ((*self.package, *self.npm), self.repository):
             names = [project.name for project in projects]
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise ValueError(f"packages listed twice: {', '.join(twice)}")
-        splits = {package.name: package.split for package in self.package}
+        splits = {package.name: package.split for package in (*self.package, *self.npm)}
         astray = sorted(r.name for r in self.repository if splits.get(r.name, r.split) != r.split)
         if astray:
             raise ValueError(f"package and repository of one name in different splits: {', '.join(astray)}")
@@ -142,14 +174,14 @@ class Catalogue(Record):
 
     def select(self, names: tuple[str, ...] = ()) -> tuple[Package, ...]:
         """Return the named packages (all for no names); InputError for a name that is not in the catalogue."""
-        return self._select(self.package, names)
+        return self._select((*self.package, *self.npm), names)
 
     def select_repositories(self, names: tuple[str, ...] = ()) -> tuple[Repository, ...]:
         """Return the named repositories (all for no names); InputError for a name that is not in the catalogue."""
         return self._select(self.repository, names)
 
     def _select(self, projects: tuple[ProjectT, ...], names: tuple[str, ...]) -> tuple[ProjectT, ...]:
-        known = {project.name for project in (*self.package, *self.repository)}
+        known = {project.name for project in (*self.package, *self.npm, *self.repository)}
         unknown = [name for name in names if name not in known]
         if unknown:
             raise InputError(f"no package {', '.join(unknown)} in the catalogue; it holds {', '.join(sorted(known))}")

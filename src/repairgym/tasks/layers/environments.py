@@ -30,7 +30,8 @@ from uv import find_uv_bin
 
 from repairgym.errors import DiskFullError, IndexUnavailableError, PackageNotFoundError, TaskError
 from repairgym.records import Environment
-from repairgym.tasks.layers.catalogue import shipped_path
+from repairgym.tasks.layers.catalogue import NpmPackage, Project, shipped_path
+from repairgym.tasks.layers.npm_locks import install_npm_lock, is_npm_lock, read_npm_lock
 from repairgym.tasks.layers.package_index import index_settings
 from repairgym.tasks.layers.store import LayerStore
 
@@ -66,6 +67,13 @@ def read_lock(requirements: tuple[str, ...], folder: str = "") -> str:
         command = "repairgym tasks lock --catalogue FILE --output FOLDER"
         raise TaskError(f"no lock {path.name} in {path.parent}; make it with: {command}, and pass locks=FOLDER")
     return path.read_text(encoding="utf-8")
+
+
+def lock_of(project: Project, folder: str = "") -> str:
+    """Read the lock of ``project`` in ``folder`` (default: the shipped ones); TaskError for a missing one."""
+    if isinstance(project, NpmPackage):
+        return read_npm_lock(project.name, folder)
+    return read_lock(project.requirements, folder)
 
 
 def write_lock(requirements: tuple[str, ...], folder: Path, exclude_newer: str = "") -> Path:
@@ -182,18 +190,25 @@ def install_arguments(python: Path, lock: Path, is_index_allowed: bool, target: 
 
 def _install(place: Path, lock: str, store: LayerStore, plain: Path | None) -> None:
     """Fill ``place`` with the packages of ``lock``; ``plain`` is the environment without the wheelhouse, if any."""
+    if is_npm_lock(lock):
+        install_npm_lock(place, lock, store, _make_python)
+        return
     main, _, wheelhouse = lock.partition(WHEELHOUSE_HEAD)
     python = place / "bin" / "python"
     if plain:
         shutil.copytree(plain, place, symlinks=True, copy_function=os.link, dirs_exist_ok=True)
     else:
-        venv = ["venv", "--quiet", "--relocatable", "--allow-existing", "--no-project", "--python", str(base_python())]
-        run_uv([*venv, str(place)])
+        _make_python(place)
         (place / "repairgym.lock").write_text(main, encoding="utf-8")
         run_uv(install_arguments(python, place / "repairgym.lock", store.config.is_index_allowed))
     for part in re.split(r"^(?=[A-Za-z0-9])", wheelhouse, flags=re.MULTILINE)[1:]:
         folder = place / "wheelhouse" / part.split()[0].replace("==", "-")
         shutil.copytree(_wheelhouse_layer(store, part, python), folder, copy_function=os.link)
+
+
+def _make_python(place: Path) -> None:
+    venv = ["venv", "--quiet", "--relocatable", "--allow-existing", "--no-project", "--python", str(base_python())]
+    run_uv([*venv, str(place)])
 
 
 def _wheelhouse_layer(store: LayerStore, part: str, python: Path) -> Path:

@@ -37,6 +37,17 @@ class Sdist(Record):
     name: str
     version: str
     sha256: str
+    """SHA-256 (hex); of an archive of npm its integrity (``sha512-...``)."""
+
+    @property
+    def key(self) -> str:
+        """Name of its folder in the layer store."""
+        return hashlib.sha256(self.sha256.encode()).hexdigest() if self.is_npm else self.sha256
+
+    @property
+    def is_npm(self) -> bool:
+        """True when it comes from an npm registry."""
+        return self.sha256.startswith("sha512-")
 
 
 class IndexSettings(NamedTuple):

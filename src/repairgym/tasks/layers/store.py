@@ -6,6 +6,7 @@ Reads pinned sdists and locks. Makes folders under ``$REPAIRGYM_CACHE`` (default
     trees/<digest>/            the unpacked sdist with `.dist/NAME-VERSION.dist-info/METADATA` added
     environments/<digest>/     a relocatable virtual environment (see `environments`)
     wheelhouses/<digest>/      one distribution, for environments with a wheelhouse (see `environments`)
+    toolchains/<digest>/       node, for environments with a lock of npm (`npm_locks`)
     wheels/<digest>/           the wheel of a release that has none (`imported/environments`)
     models/<digest>/           weights or a tokenizer that a cluster's driver sent (`bridges/ray`)
     trials/<digest>/           one run of a suite by `repairgym tasks add` (`adding/trial`)
@@ -38,6 +39,7 @@ from repairgym.errors import IndexUnavailableError, InputError, disk_full_as_rep
 from repairgym.tasks.layers import gc
 from repairgym.tasks.layers.inventory import write_manifest
 from repairgym.tasks.layers.metadata import write_metadata
+from repairgym.tasks.layers.npm_registry import NpmRegistry
 from repairgym.tasks.layers.package_index import PackageIndex, Sdist, SdistIndex, sha256_of
 
 TREE_FORMAT = 1
@@ -82,7 +84,7 @@ class LayerStore:
 
     def sdist(self, sdist: Sdist) -> Path:
         """Return the sdist file; fetch a missing one."""
-        folder = self.build_once("sdists", sdist.sha256, lambda place: self._fetch(sdist, place))
+        folder = self.build_once("sdists", sdist.key, lambda place: self._fetch(sdist, place))
         return next(path for path in folder.iterdir() if path.is_file())
 
     def tree(self, sdist: Sdist) -> Path:
@@ -144,10 +146,15 @@ class LayerStore:
                 f"the sdist of {sdist.name}=={sdist.version} is not on this machine, and is_index_allowed = false "
                 "forbids to fetch it; allow it, or copy the layer store of a machine that has it"
             )
-        self._index = self._index or PackageIndex()
-        path = self._index.fetch(sdist, place)
+        path = self._index_of(sdist).fetch(sdist, place)
         if path.parent != place:
             shutil.copyfile(path, place / path.name)
+
+    def _index_of(self, sdist: Sdist) -> SdistIndex:
+        if self._index is None and sdist.is_npm:
+            return NpmRegistry()
+        self._index = self._index or PackageIndex()
+        return self._index
 
 
 @contextmanager

@@ -24,10 +24,10 @@ from pydantic import Field, ValidationError
 
 from repairgym.errors import InputError
 from repairgym.records import Accuracy, Certificate, Record, SourceKind, Task
-from repairgym.tasks.build.test_files import function_id, held_tests
+from repairgym.tasks.build.test_files import function_id, held_in
 from repairgym.tasks.build.wheel_check import BUILD_TEST, DEPENDENCY_TEST, RELEASE_TEST, check_text
 from repairgym.tasks.layers.atomic_write import written_whole
-from repairgym.tasks.layers.catalogue import Package, shipped_path
+from repairgym.tasks.layers.catalogue import NpmPackage, Package, shipped_path
 from repairgym.tasks.synthetic import FAILED_REPAIR
 
 DIGEST_CHARS = 32
@@ -163,7 +163,8 @@ class TaskManifest:
         try:
             head, shared, *lines = path.read_text(encoding="utf-8").splitlines()
             entries = [TaskEntry.model_validate_json(line) for line in lines if line]
-            content = PackageEntries(Package.model_validate_json(head), SharedParts.model_validate_json(shared))
+            kind = NpmPackage if "runner" in json.loads(head) else Package
+            content = PackageEntries(kind.model_validate_json(head), SharedParts.model_validate_json(shared))
         except (OSError, ValueError) as error:
             text = f"{path} is no part of a task manifest: {error}; restore it from its repository"
             raise InputError(text) from error
@@ -262,7 +263,7 @@ def _shown_tests(task: Task) -> list[str]:
     """Return the failing tests that are in no list of visible tests, but in the agent's tree."""
     visible, generated = {function_id(i) for i in task.visible_tests}, generated_files(task)
     files = {path: text for path, text in task.base_files.items() if path in task.test_paths and text is not None}
-    names = {path: held_tests(text) for path, text in files.items()}
+    names = {path: held_in(path, text) for path, text in files.items()}
     shown = []
     for test_id in task.fail_to_pass:
         path, _, name = function_id(test_id).partition("::")

@@ -15,7 +15,7 @@ from repairgym.errors import InputError, RepairGymError, TaskError
 from repairgym.records import BuildStep, Location, Task
 from repairgym.tasks.build.assembly import Bug, Visibility, assemble, read_text, sdist_provenance
 from repairgym.tasks.build.build_tasks import skip_reason
-from repairgym.tasks.build.test_files import file_of, function_id, held_tests
+from repairgym.tasks.build.test_files import file_of, function_id, held_in
 from repairgym.tasks.layers.environments import describe_environment
 from repairgym.tasks.layers.store import LayerStore, tree_digest, tree_with_files
 from repairgym.tasks.manifest.manifest import (
@@ -231,7 +231,7 @@ def _changelog_text(entry: TaskEntry, tree: Path) -> str:
 def _can_hide(test_id: str, tree: Path) -> bool:
     """Return whether the file of ``test_id`` holds its function; metaclasses and other files make tests, too."""
     path, _, name = function_id(test_id).partition("::")
-    return name in held_tests(read_text(tree / path))
+    return name in held_in(path, read_text(tree / path))
 
 
 def _unknown(entry: TaskEntry) -> TaskError:

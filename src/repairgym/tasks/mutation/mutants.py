@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeVar
 
+from repairgym.tasks.javascript.mutation_sites import find_sites as javascript_sites
+from repairgym.tasks.javascript.syntax import is_javascript
+from repairgym.tasks.mutation.file_functions import functions_in
 from repairgym.tasks.mutation.free_operators import find_free_sites
 from repairgym.tasks.mutation.give_aways import gives_away
-from repairgym.tasks.mutation.operators import FunctionSpan, Mutation, Site, apply, find_functions, find_sites
+from repairgym.tasks.mutation.operators import FunctionSpan, Mutation, Site, apply, find_sites
 from repairgym.tasks.mutation.semantic_operators import SEMANTIC_FAMILIES, find_semantic_sites
 
 _ODD_LINE_ENDS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
@@ -96,14 +99,18 @@ def mutable_functions(
 ) -> list[MutableFunction]:
     """Return functions of ``source`` with ``num_lines`` (least, most) lines of code and at least ``min_edits`` edits.
 
-    The families of `free_operators` and `semantic_operators` take turns with those of `operators` where asked for.
+    The families of `free_operators` and `semantic_operators` take turns with those of `operators` where asked for, in
+    Python.
     """
     if any(character in source for character in _ODD_LINE_ENDS):
         return []
     try:
-        spans = find_functions(source)
-        sites = find_sites(source) + (find_free_sites(source) if has_free_operators else [])
-        sites += find_semantic_sites(source, has_shared=not has_free_operators) if has_semantic_operators else []
+        spans = functions_in(path, source)
+        if is_javascript(path):
+            sites = javascript_sites(path, source)
+        else:
+            sites = find_sites(source) + (find_free_sites(source) if has_free_operators else [])
+            sites += find_semantic_sites(source, has_shared=not has_free_operators) if has_semantic_operators else []
     except SyntaxError:
         return []
     functions = [MutableFunction(path, source, span, tuple(_sites_in(span, sites))) for span in spans]

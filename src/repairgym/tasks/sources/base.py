@@ -16,7 +16,7 @@ from repairgym.records import ChangeKind, Environment, Task, TestRequest
 from repairgym.sandbox.base import SandboxBackend, SandboxSpec
 from repairgym.tasks.layers.bytecode import tree_with_bytecode
 from repairgym.tasks.layers.catalogue import Package, Project
-from repairgym.tasks.layers.environments import build_environment, read_lock
+from repairgym.tasks.layers.environments import build_environment, lock_of, read_lock
 from repairgym.tasks.layers.store import LayerStore
 
 MAX_LOG_CHARS = 4000
@@ -37,7 +37,7 @@ class BuildContext:
 
     def pinned(self, package: Package, version: str = "") -> tuple[Environment, SandboxSpec]:
         """Return the environment of ``package`` and a sandbox of its pinned tree (default: the mutated version)."""
-        return self.pinned_tree(self.lock(package.requirements), self.store.tree(package.sdist(version)))
+        return self.pinned_tree(lock_of(package, self.config.locks), self.store.tree(package.sdist(version)))
 
     def lock(self, requirements: tuple[str, ...]) -> str:
         """Return the lock of ``requirements`` from the configured folder; TaskError without one."""
@@ -49,7 +49,9 @@ class BuildContext:
         return environment, SandboxSpec(environment=folder, tree=tree, limits=self.config.sandbox.limits)
 
     async def compiled(self, spec: SandboxSpec, request: TestRequest) -> SandboxSpec:
-        """Return ``spec`` over the twin of its tree with byte-code for ``request``."""
+        """Return ``spec`` over the twin of its tree with byte-code for ``request``, where Python runs the tests."""
+        if request.runner.is_node:
+            return spec
         timeout_s = self.config.suite_timeout_s
         tree = await tree_with_bytecode(self.store, self.backend, spec, request, timeout_s)
         return spec.model_copy(update={"tree": tree})
@@ -66,6 +68,7 @@ class BuildContext:
             test_timeout_s=self.config.test_timeout_s,
             source_paths=project.source_paths,
             plugins=project.plugins,
+            runner=project.test_runner,
         )
 
 

@@ -14,7 +14,9 @@ from pathlib import Path
 from repairgym.diffs.lines import line_edits, split_lines
 from repairgym.records import Location, Provenance
 from repairgym.tasks.build.test_files import test_sources
-from repairgym.tasks.mutation.operators import FunctionSpan, find_functions, is_text
+from repairgym.tasks.javascript.syntax import code_of, is_javascript
+from repairgym.tasks.mutation.file_functions import functions_in
+from repairgym.tasks.mutation.operators import FunctionSpan, is_text
 from repairgym.tasks.sources.changelog import Clues
 
 Texts = Mapping[str, str | None]
@@ -88,12 +90,14 @@ def changes_code(newer: Texts, older: Texts, hunk: Hunk) -> bool:
     if before is None or after is None:
         return True
     try:
-        return _code(after) != _code(before)
+        return _code(hunk.path, after) != _code(hunk.path, before)
     except SyntaxError:
         return False
 
 
-def _code(text: str) -> str:
+def _code(path: str, text: str) -> object:
+    if is_javascript(path):
+        return code_of(path, text)
     tree = ast.parse(text)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
@@ -146,13 +150,13 @@ class Fix:
             if text is None or hunk.is_whole_file:
                 continue
             last = max(hunk.end, hunk.first + 1)
-            spans = find_functions(text)
+            spans = functions_in(hunk.path, text)
             functions.update({(hunk.path, s): None for s in spans if s.first_line <= last and hunk.first < s.last_line})
         return list(functions)
 
     def location(self) -> Location | None:
         """Return the first touched function that the broken tree still has."""
-        broken = {path: find_functions(text or "") for path, text in self.broken_files.items()}
+        broken = {path: functions_in(path, text or "") for path, text in self.broken_files.items()}
         for path, span in self.touched_functions():
             for there in broken[path]:
                 if there.qualified_name == span.qualified_name:

@@ -158,7 +158,7 @@ class MutationRun:
         families = config.has_free_operators, config.has_semantic_operators
         for path in sorted({path for path, _ in self.suite.covering}):
             source = read_text(self.spec.tree / path)
-            lines = first_lines(source)
+            lines = first_lines(path, source)
             near = {i for (name, _), ids in self.suite.covering.items() if name == path for i in ids}
             for function in mutable_functions(path, source, bounds, config.min_edits, *families):
                 covering = self.suite.covering.get((path, lines[function.span.first_line]), ())

@@ -27,6 +27,8 @@ from . import supervisor, watching
 
 MAX_MESSAGE_CHARS = 200
 _CO_OPTIMIZED = 1
+_MODULES = {"tape": "node", "mocha": "node", "node_test": "node"}
+"""Runner -> name of its module, where several share one."""
 
 
 def main(request: bytes, testbed: str, prepare: Callable[[], None] = lambda: None) -> int:
@@ -45,7 +47,7 @@ def _run(request: Dict[str, Any], testbed: str, link: supervisor.Link, prepare: 
     if name == "own_pytest":  # pytest comes from the tree: only this process, which runs its code anyway, imports it
         sys.path[:0], name = _sources(request, testbed), "pytest"
     # Imported here: an environment without pytest can still run the others.
-    runner = importlib.import_module(f"{__package__}.{name}_runner")
+    runner = importlib.import_module(f"{__package__}.{_MODULES.get(name, name)}_runner")
     _forget_modules()
     prepare()
     return int(runner.run(request, testbed, link))

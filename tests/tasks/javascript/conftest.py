@@ -1,0 +1,127 @@
+"""A tiny package of npm in two releases, whose tests run in node:test on this machine's node: no network."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from repairgym.tasks.layers.catalogue import NpmPackage
+from repairgym.tasks.layers.npm_registry import integrity_of
+from repairgym.tasks.layers.package_index import Sdist
+from repairgym.tasks.layers.store import LayerStore
+
+LOCK = json.dumps({"lockfileVersion": 3, "packages": {"": {"name": "environment", "version": "0.0.0"}}})
+FILES = {
+    "package.json": '{"name": "tinymath", "version": "1.1.0", "license": "MIT", "main": "index.js"}\n',
+    "CHANGELOG.md": "# Changes\n\n## 1.1.0\n\n- `clamp` returns the upper bound for larger values\n",
+    "index.js": """'use strict';
+
+// Bounds.
+function clamp(value, low, high) {
+    if (value < low) {
+        return low;
+    }
+    if (value > high) {
+        return high;
+    }
+    return value;
+}
+
+function sum(values) {
+    let total = 0;
+    for (const value of values) {
+        total += value;
+    }
+    return total;
+}
+
+module.exports = { clamp, sum };
+""",
+    "test/index.test.js": """'use strict';
+
+const test = require('node:test');
+const { describe, it } = test;
+const assert = require('node:assert');
+const { clamp, sum } = require('../');
+
+describe('clamp', () => {
+    it('keeps values between the bounds', () => {
+        assert.strictEqual(clamp(3, 1, 5), 3);
+    });
+    it('returns the lower bound', () => {
+        assert.strictEqual(clamp(0, 1, 5), 1);
+    });
+    it('returns the upper bound', () => {
+        assert.strictEqual(clamp(7, 1, 5), 5);
+    });
+    it('takes [equal] bounds', () => {
+        assert.strictEqual(clamp(7, 1, 1), 1);
+    });
+});
+
+test('sum of three', () => {
+    assert.strictEqual(sum([1, 2, 3]), 6);
+});
+
+test('sum of nothing', () => {
+    assert.strictEqual(sum([]), 0);
+});
+
+test('sum of one', async () => {
+    assert.strictEqual(sum([4]), 4);
+});
+""",
+}
+OLDER = {"index.js": FILES["index.js"].replace("return high;", "return value;")}
+
+
+def needs_node() -> None:
+    if shutil.which("node") is None:
+        pytest.skip("there is no node on this machine")
+
+
+class Folder:
+    """An index that serves the archives of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def fetch(self, sdist: Sdist, folder: Path) -> Path:
+        return self.folder / f"{sdist.name}-{sdist.version}.tgz"
+
+
+def pack(folder: Path, version: str, files: dict[str, str]) -> Path:
+    path = folder / f"tinymath-{version}.tgz"
+    with tarfile.open(path, "w") as tar:
+        for name, text in sorted(files.items()):
+            info = tarfile.TarInfo(f"package/{name}")
+            info.size = len(text.encode())
+            tar.addfile(info, io.BytesIO(text.encode()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def tinymath(tmp_path_factory: pytest.TempPathFactory) -> tuple[NpmPackage, LayerStore, Path]:
+    """The entry, a store that can make its layers, and a folder with its lock."""
+    needs_node()
+    folder = tmp_path_factory.mktemp("npm")
+    releases = {"1.0.0": {**FILES, **OLDER}, "1.1.0": FILES}
+    pins = {version: integrity_of(pack(folder, version, files)) for version, files in releases.items()}
+    (folder / "locks/npm").mkdir(parents=True)
+    (folder / "locks/npm/tinymath.json").write_text(LOCK, encoding="utf-8")
+    package = NpmPackage(
+        name="tinymath",
+        split="train",
+        sources=("index.js",),
+        tests=("test/*.js",),
+        version="1.1.0",
+        releases=(("1.0.0", "1.1.0"),),
+        sdists=pins,
+        runner="node_test",
+    )
+    return package, LayerStore(folder / "layers", index=Folder(folder)), folder
