@@ -24,6 +24,7 @@ from repairgym.learning import losses
 from repairgym.learning.advantages import group_advantages as _group_advantages
 from repairgym.learning.learner import Learner
 from repairgym.records import SourceKind, Split, Task, Trajectory, Verdict
+from repairgym.rollout.calls import locked
 from repairgym.rollout.jobs import PolicyRef, make_groups
 from repairgym.rollout.names import BASE, RL, SFT, TURNS_FOLDER
 from repairgym.rollout.pool import WorkerPool
@@ -36,7 +37,7 @@ from repairgym.tasks.layers.environments import lock_name, write_lock
 from repairgym.tasks.store import TaskStore
 from repairgym.training import evaluate as evaluation
 from repairgym.training.rl_loop import run_rl_stage
-from repairgym.training.run import Progress, Run, locked, no_progress
+from repairgym.training.run import Progress, Run, no_progress
 from repairgym.training.supervised import fit_samples, keep_successes, supervised_samples
 
 __all__ = [

@@ -8,8 +8,8 @@ from rich.console import Console
 from repairgym.cli.display import ProgressDisplay
 from repairgym.cli.main import main
 from repairgym.cli.watch import iteration_line, read_snapshot, render, sparkline
+from repairgym.rollout.calls import is_locked, locked
 from repairgym.rollout.store import RunStore
-from repairgym.training.run import is_locked, locked
 
 
 @pytest.fixture

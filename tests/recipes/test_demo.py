@@ -9,9 +9,10 @@ from repairgym.config.recipes import CollectConfig, DemoConfig, EvaluationConfig
 from repairgym.config.selection import TrainingSelection
 from repairgym.errors import InputError
 from repairgym.inference.loading import shipped_base
-from repairgym.recipes.demo import Demo, locked
+from repairgym.recipes.demo import Demo
 from repairgym.recipes.plan import Budget, plan_demo
 from repairgym.report.html import write_report
+from repairgym.rollout.calls import locked
 from repairgym.rollout.store import RunStore
 from repairgym.tasks.store import TaskStore
 

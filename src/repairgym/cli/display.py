@@ -20,6 +20,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from repairgym.errors import RepairGymError
+from repairgym.rollout.calls import append_log
 
 if TYPE_CHECKING:
     from repairgym.analysis.tables import Table, Value
@@ -34,7 +35,10 @@ class ProgressDisplay:
     def __init__(
         self, run_folder: Path | None = None, console: Console | None = None, is_live: bool | None = None
     ) -> None:
-        """``run_folder``: the run to show below the bars; ``is_live``: None means live if stderr is a terminal."""
+        """``run_folder``: the run to show below the bars, whose log gets the lines of a pipe.
+
+        ``is_live``: None means live if stderr is a terminal.
+        """
         self._console = console or Console(stderr=True)
         self._is_live = sys.stderr.isatty() if is_live is None else is_live
         self._bars = Progress(
@@ -45,6 +49,7 @@ class ProgressDisplay:
             TimeElapsedColumn(),
             TextColumn("{task.fields[detail]}"),
         )
+        self._folder = run_folder
         self._view = _RunView(run_folder) if run_folder else None
         self._live = Live(get_renderable=self._render, console=self._console)
         self._ids: dict[str, TaskID] = {}
@@ -62,23 +67,27 @@ class ProgressDisplay:
 
     def __call__(self, phase: str, done: int, total: int, detail: str) -> None:
         """Show one step of progress, or a message."""
-        if not done and not total:
-            self._console.print(f"{time.strftime('%H:%M:%S')} {phase}: {detail}", markup=False, soft_wrap=True)
-        elif self._is_live:
+        is_message = not done and not total
+        if self._is_live and not is_message:
             if phase not in self._ids:
                 self._ids[phase] = self._bars.add_task(phase, total=total or None, detail="")
             self._bars.update(self._ids[phase], completed=done, total=total or None, detail=detail)
-        else:
-            self._print(phase, done, total, detail)
+        if is_message or self._is_due(phase, done, total):
+            count = "" if is_message else f" {done}/{total}" if total else f" {done}"
+            line = f"{phase}{':' if is_message else count} {detail}"
+            if is_message or not self._is_live:
+                shown = f"{time.strftime('%H:%M:%S')} {line}"
+                self._console.print(shown, markup=False, highlight=is_message, soft_wrap=True)
+            if self._folder:
+                append_log(self._folder, line)
 
-    def _print(self, phase: str, done: int, total: int, detail: str) -> None:
+    def _is_due(self, phase: str, done: int, total: int) -> bool:
+        """Return True where a pipe or a log gets a line: now and then, at a new phase and at the end of one."""
         is_due = time.monotonic() - self._shown_at >= _PIPE_EVERY_S
-        if is_due or phase != self._last or (total and done == total):
-            self._shown_at, self._last = time.monotonic(), phase
-            count = f"{done}/{total}" if total else str(done)
-            self._console.print(
-                f"{time.strftime('%H:%M:%S')} {phase} {count} {detail}", markup=False, highlight=False, soft_wrap=True
-            )
+        if not (is_due or phase != self._last or (total and done == total)):
+            return False
+        self._shown_at, self._last = time.monotonic(), phase
+        return True
 
     def _render(self) -> RenderableType:
         view = self._view.render() if self._view else None

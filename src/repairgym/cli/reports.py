@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache, partial
 from pathlib import Path
 from shutil import copy
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +15,11 @@ from repairgym.cli.options import Overrides, Port, RunFolder, configured, port_o
 from repairgym.config.commands import AnalysisConfig, DataFilesConfig, ViewConfig
 from repairgym.config.loading import load_config
 from repairgym.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from repairgym.inference.renderer import ChatRenderer
+    from repairgym.records import Trajectory
+    from repairgym.view.api_pages import Formats
 
 FOLDER = "analysis"
 _MAX_ROWS = 20
@@ -107,12 +113,17 @@ def view(
         str, typer.Option(envvar="REPAIRGYM_VIEW_TOKEN", help="Token that browsers must send; generated when needed.")
     ] = "",
     is_opened: Annotated[bool, typer.Option("--open", help="Show the first page in the web browser.")] = False,
+    export: Annotated[
+        Path | None, typer.Option(help="Write the pages into this folder instead: a site that needs no server.")
+    ] = None,
 ) -> None:
-    """Show runs, groups, trajectories and tokens as web pages, live during a run; read-only.
+    """Show runs, metrics, groups, trajectories and tokens as web pages, live during a run; read-only.
 
     Example: repairgym view runs --open
 
     Example: repairgym view rollouts/12.jsonl
+
+    Example: repairgym view runs/demo-DATE --export site max_trajectories=200
     """
     given = [*([f"host='{host}'"] if host else []), *port_override(port)]
     resolved = load_config(ViewConfig, None, [*(overrides or []), *given])
@@ -122,13 +133,71 @@ def view(
         check_root(runs)  # before the server is imported, which takes most of a second
     from repairgym.view.app import serve
 
+    if export:
+        with _as_run(runs) if runs.is_file() else nullcontext(runs) as root:
+            _export(root, export, resolved.max_trajectories, is_opened)
+        return
+
     def tell(address: str) -> None:
         typer.echo(f"{address}  (Ctrl-C stops it)")
         if is_opened:
             typer.launch(address)
 
     with _as_run(runs) if runs.is_file() else nullcontext(runs) as root:
-        serve(root, host=resolved.host, port=resolved.port, token=token, tell=tell)
+        serve(
+            root,
+            host=resolved.host,
+            port=resolved.port,
+            token=token,
+            tell=tell,
+            embed_from=resolved.embed_from,
+            formats=_downloads(),
+        )
+
+
+def _export(root: Path, out: Path, max_trajectories: int, is_opened: bool) -> None:
+    from repairgym.cli.display import ProgressDisplay
+    from repairgym.report.wording import size
+    from repairgym.view.export import export_site
+
+    with ProgressDisplay() as progress:
+        done = export_site(
+            root,
+            out,
+            max_trajectories=max_trajectories,
+            formats=_downloads(),
+            progress=lambda num, known: progress("export", num, known, "files"),
+        )
+    for name, num in done.runs.items():
+        typer.echo(f"{name}: {num['exported']} of {num['stored']} trajectories")
+    first = out / "index.html"
+    typer.echo(f"{done.num_files} files, {size(done.num_bytes)}; the first page is {first}")
+    if is_opened:
+        typer.launch(first.resolve().as_uri())
+
+
+def _downloads() -> "Formats":
+    """Return the formats of other systems in which a trajectory can be downloaded."""
+    return {name: partial(_in_format, name) for name in ("atif", "chat")}
+
+
+def _in_format(name: str, trajectory: "Trajectory", folder: Path) -> "dict[str, Any]":
+    from repairgym.bridges.trajectories.base import from_trajectory
+    from repairgym.bridges.trajectories.formats import FORMATS
+
+    write = FORMATS[name].write
+    if write is None:
+        raise InputError(f"the format {name} is only read")
+    return write(from_trajectory(trajectory, _renderer(folder)))
+
+
+@cache
+def _renderer(folder: Path) -> "ChatRenderer":
+    from repairgym.inference.loading import load_tokenizer, shipped_base
+    from repairgym.inference.renderer import ChatRenderer
+
+    own = next(iter(sorted(folder.glob("checkpoints/**/tokenizer.json"))), None)
+    return ChatRenderer(load_tokenizer(own.parent if own else shipped_base()))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from repairgym.config.cluster import ClusterConfig
 from repairgym.config.rollout import RolloutConfig, WatchConfig
 from repairgym.errors import ConfigError, InputError
 from repairgym.records import Task
+from repairgym.rollout.calls import locked
 from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.names import TURNS_FOLDER
 from repairgym.rollout.pool import WorkerPool
@@ -22,7 +23,7 @@ from repairgym.rollout.workers import WorkerSetup
 from repairgym.sizing.workers import describe_workers, size_workers, this_host
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.replay.stored import OracleStore
-from repairgym.training.run import Run, locked
+from repairgym.training.run import Run
 from repairgym.training.run_settings import CallConfig, keep_config
 
 WORKER_LOST = "worker_lost"

@@ -80,10 +80,10 @@ def _opened(
     from repairgym.bridges.clients.episodes import PHASE
     from repairgym.inference.loading import load_tokenizer
     from repairgym.inference.renderer import ChatRenderer
+    from repairgym.rollout.calls import locked
     from repairgym.rollout.store import RunStore
     from repairgym.tasks.selection import select_tasks
     from repairgym.tasks.store import TaskStore
-    from repairgym.training.run import locked
 
     selected = select_tasks(list(TaskStore(tasks).load()), config.select)
     _say(f"select: {selected.summary}")

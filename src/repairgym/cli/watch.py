@@ -137,7 +137,7 @@ def watch(
 
     Example: repairgym watch runs/demo-20260101-120000
     """
-    from repairgym.training.run import is_locked
+    from repairgym.rollout.calls import is_locked
 
     with RunStore.open(run / "run.db", is_read_only=True) as store:
         if is_once:

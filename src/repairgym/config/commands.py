@@ -1,7 +1,7 @@
 """Configs of commands, one class each: rollout, replay, grade, serve, view, eval (graded cold) and others."""
 
 import re
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
@@ -172,6 +172,10 @@ class ServeTasksConfig(Record):
         return self
 
 
+Origin = Annotated[str, Field(pattern=r"^[a-z][a-z0-9+.-]*://[^\s;,'\"/]+$")]
+"""Scheme, host and port of a web page."""
+
+
 class ViewConfig(Record):
     """`repairgym view`."""
 
@@ -179,6 +183,10 @@ class ViewConfig(Record):
     """Address to listen on; any but the loopback address needs a token."""
     port: int = Field(default=8320, ge=0, le=65_535)
     """0: any free port."""
+    embed_from: tuple[Origin, ...] = ()
+    """Origins, e.g. ``http://localhost:8888``, whose pages may show these in frames."""
+    max_trajectories: NonNegativeInt = 0
+    """Of each run in an export (``--export``), as whole groups of every phase; 0: all."""
 
 
 # --- evaluation ----------------------------------------------------------------------------------------------------

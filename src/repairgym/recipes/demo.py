@@ -17,6 +17,7 @@ from repairgym.pretraining.corpus import held_out_digests
 from repairgym.pretraining.pretraining import pretrain
 from repairgym.recipes.plan import Budget, EvalStage, plan_demo
 from repairgym.records import SourceKind, Task
+from repairgym.rollout.calls import locked
 from repairgym.rollout.jobs import PolicyRef, Pool
 from repairgym.rollout.names import (
     BASE,
@@ -41,7 +42,7 @@ from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore
 from repairgym.training.evaluate import evaluate
 from repairgym.training.rl_loop import run_rl_stage
-from repairgym.training.run import Progress, Run, locked, no_progress
+from repairgym.training.run import Progress, Run, no_progress
 from repairgym.training.supervised import collect_successes, continue_supervised, fit_samples, supervised_samples
 
 TASKS_FOLDER = "tasks"

@@ -123,6 +123,16 @@ class Plot:
         tip = Markup("<title>{}</title>").format(title)
         self.element("circle", tip, cx=self.x(x), cy=self.y(y), r=radius, css=css)
 
+    def linked_dot(self, x: float, y: float, title: str, address: str, css: str, radius: float = 3.0) -> None:
+        """Add a point in data units that leads to ``address``, with a larger area to hit."""
+        tip = Markup("<title>{}</title>").format(title)
+        place = Markup('cx="{}" cy="{}"').format(self.x(x), self.y(y))
+        self._parts.append(
+            Markup(
+                '<a href="{0}" aria-label="{1}">{2}<circle {3} r="9" class="hit"/><circle {3} r="{4}" class="{5}"/></a>'
+            ).format(address, title, tip, place, radius, css)
+        )
+
     def horizontal_grid(self, ticks: Sequence[float], label: Callable[[float], str]) -> None:
         """Add lines at values of y with their labels on the left."""
         left, right = self._margins.left, self.width - self._margins.right

@@ -1,19 +1,16 @@
-"""A run folder and what every recipe needs of it: tasks, store, workers, checkpoints, a lock.
+"""A run folder and what every recipe needs of it: tasks, store, workers, checkpoints (its lock: `rollout/calls.py`).
 
 Reads and makes the run folder: ``config.toml``, ``run.db``, ``tasks/``, ``checkpoints/``. Invariants: trajectory ids
 follow from phase, step, task and index, so what is already in the store is never run again; the turns of an episode are
 kept until its trajectory is stored.
 """
 
-import fcntl
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from repairgym.config.sandbox import SandboxConfig
 from repairgym.config.selection import TaskSelection
-from repairgym.errors import InputError
 from repairgym.records import Task, Trajectory
 from repairgym.rollout.jobs import EpisodeJob, PolicyRef, Pool
 from repairgym.rollout.names import TURNS_FOLDER
@@ -29,7 +26,6 @@ def no_progress(phase: str, done: int, total: int, detail: str) -> None:
     """Reports nothing."""
 
 
-_LOCK_FILE = ".lock"
 _DRAINING = "stopping: episodes in flight end first; Ctrl-C again stops at once"
 
 
@@ -94,30 +90,3 @@ class Run:
         wanted = {job.trajectory_id: number for number, job in enumerate(jobs)}
         trajectories = [t for t in self.store.trajectories(phase=phase, step=step) if t.id in wanted]
         return sorted(trajectories, key=lambda trajectory: wanted[trajectory.id])
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the run folder for this process; the lock goes with the process, however it ends.
-
-    Raises:
-        InputError: another process holds it.
-    """
-    with (folder / _LOCK_FILE).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"another process works on {folder}; wait for it or stop it first") from None
-        yield
-
-
-def is_locked(folder: Path) -> bool:
-    """True while a process works on the run in ``folder``."""
-    try:
-        with (folder / _LOCK_FILE).open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import urlencode
 
 import uvicorn
@@ -24,8 +25,10 @@ from starlette.staticfiles import StaticFiles
 
 from repairgym.errors import InputError
 from repairgym.report.svg import STATIC_FOLDER as SHARED_FOLDER
+from repairgym.view.api_pages import ApiPages, Formats
 from repairgym.view.folders import RunFolders
 from repairgym.view.guard import Guard, is_loopback
+from repairgym.view.metric_pages import MetricPages
 from repairgym.view.run_pages import RunPages
 from repairgym.view.site import PAGE_SIZE, STATIC_FOLDER, Site
 from repairgym.view.trajectory_pages import TrajectoryPages
@@ -34,21 +37,46 @@ Handler = Callable[[Request], Response]
 
 
 def create_app(
-    root: Path, *, hosts: tuple[str, ...] = (), token: str = "", is_any_host: bool = False, page_size: int = PAGE_SIZE
+    root: Path,
+    *,
+    hosts: tuple[str, ...] = (),
+    token: str = "",
+    is_any_host: bool = False,
+    embed_from: tuple[str, ...] = (),
+    formats: Formats = MappingProxyType({}),
+    site: Site | None = None,
+    page_size: int = PAGE_SIZE,
 ) -> Starlette:
-    """Return the application over the run folder ``root``, or over all runs below it (other options: `Guard`).
+    """Return the application over the run folder ``root``, or over all runs below it.
+
+    ``formats`` are downloads of a trajectory besides its own JSON; ``site`` replaces the runs below ``root`` (an
+    export); other options: `Guard`.
 
     Raises:
         InputError: ``root`` is not a folder.
     """
-    site = Site(RunFolders(root), page_size)
-    runs, trajectories = RunPages(site), TrajectoryPages(site)
+    site = site or Site(RunFolders(root), page_size, formats=tuple(formats))
+    api = ApiPages(site, formats)
+    runs, trajectories, metrics = RunPages(site), TrajectoryPages(site), MetricPages(site)
     routes: dict[str, Handler] = {
         "/": runs.index,
         "/pulse": runs.pulse,
         "/compare": trajectories.compare,
+        "/api": api.document,
+        "/api/runs.json": api.runs,
+        "/api/r/{run}/run.json": api.run,
+        "/api/r/{run}/metrics.json": api.metrics,
+        "/api/r/{run}/trajectories.json": api.trajectories,
+        "/api/r/{run}/groups.json": api.groups,
+        "/api/r/{run}/t/{number:int}.json": api.trajectory,
+        "/api/r/{run}/t/{number:int}/tokens.json": api.tokens,
+        "/api/r/{run}/t/{number:int}/{form}.json": api.exchanged,
         "/r/{run}": runs.run,
         "/r/{run}/pulse": runs.pulse,
+        "/r/{run}/setup": runs.setup,
+        "/r/{run}/file/{name:path}": runs.file,
+        "/r/{run}/metrics": metrics.metrics,
+        "/r/{run}/metric": metrics.metric,
         "/r/{run}/phase": runs.phase,
         "/r/{run}/groups": runs.groups,
         "/r/{run}/group": trajectories.group,
@@ -65,7 +93,7 @@ def create_app(
             *(Route(path, handler, methods=["GET"]) for path, handler in routes.items()),
             *(Mount(path, StaticFiles(directory=folder)) for path, folder in folders.items()),
         ],
-        middleware=[Middleware(Guard, hosts=hosts, token=token, is_any_host=is_any_host)],
+        middleware=[Middleware(Guard, hosts=hosts, token=token, is_any_host=is_any_host, embed_from=embed_from)],
         exception_handlers=_error_handlers(site),
     )
 
@@ -90,11 +118,20 @@ _ANY = ("", "0.0.0.0", "::")
 _MIN_TOKEN_CHARS = 16
 
 
-def serve(root: Path, *, host: str, port: int, token: str, tell: Callable[[str], None]) -> None:
+def serve(
+    root: Path,
+    *,
+    host: str,
+    port: int,
+    token: str,
+    tell: Callable[[str], None],
+    embed_from: tuple[str, ...] = (),
+    formats: Formats = MappingProxyType({}),
+) -> None:
     """Serve the runs below ``root`` until Ctrl-C; port 0 chooses a free one.
 
     An empty token is generated if other machines reach the server. ``tell`` gets the address of the first page once the
-    port is bound.
+    port is bound. Other options: `create_app`.
 
     Raises:
         InputError: ``root`` is not a folder, the address cannot be bound, or the token is short.
@@ -104,7 +141,14 @@ def serve(root: Path, *, host: str, port: int, token: str, tell: Callable[[str],
     if not token and not is_loopback(host):
         token = secrets.token_urlsafe(24)
     is_any_host = host in _ANY
-    app = create_app(root, hosts=() if is_any_host else (host.lower(),), token=token, is_any_host=is_any_host)
+    app = create_app(
+        root,
+        hosts=() if is_any_host else (host.lower(),),
+        token=token,
+        is_any_host=is_any_host,
+        embed_from=embed_from,
+        formats=formats,
+    )
     with _bind(host, port) as bound:
         name = socket.gethostname() if is_any_host else host
         shown = f"[{name}]" if ":" in name else name

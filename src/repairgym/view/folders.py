@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -21,10 +22,13 @@ from repairgym.errors import InputError
 from repairgym.records import Task
 from repairgym.report.run_folder import DATABASE_FILE, TASKS_FOLDER
 from repairgym.report.tokens import find_tokenizer
+from repairgym.rollout.calls import LOCK_FILE, is_locked
+from repairgym.rollout.rows import PhaseRow
 from repairgym.tasks.store import TASKS_FILE
 from repairgym.view.reader import RunCounts, RunReader
 
 _SEPARATOR = ":"
+_SILENT_AFTER_S = 600.0
 MAX_DEPTH = 3
 """Folder levels between the named folder and a run."""
 _PASSED_OVER = {"tasks", "checkpoints", "node_modules", "__pycache__"}
@@ -102,8 +106,19 @@ class ViewedRun:
         return self._tokenizer.get(stamp_of(self.folder / "checkpoints"))
 
     def stamp(self) -> Stamp:
-        """Return a value that changes when the run writes."""
-        return stamp_of(*self._files)
+        """Return a value that changes when the run writes, and when its process ends."""
+        return *stamp_of(*self._files), int(is_locked(self.folder))
+
+    def state(self, phases: list[PhaseRow]) -> str:
+        """Return the state of the run in a word: of its process, where the run has a lock, else of its phases."""
+        statuses = {phase.status for phase in phases}
+        if is_locked(self.folder):
+            return "running" if time.time() - self.last_write_s() < _SILENT_AFTER_S else "silent"
+        if "running" in statuses:
+            has_lock = (self.folder / LOCK_FILE).exists()
+            return "killed" if has_lock or time.time() - self.last_write_s() > _SILENT_AFTER_S else "running"
+        bad = [status for status in ("failed", "interrupted") if status in statuses]
+        return bad[0] if bad else "unfinished" if "planned" in statuses or not phases else "finished"
 
     def last_write_s(self) -> float:
         """Return the time of the last write, in seconds since the epoch."""

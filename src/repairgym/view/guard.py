@@ -48,16 +48,25 @@ class Guard:
     """ASGI middleware: host names, token, headers."""
 
     def __init__(
-        self, app: ASGIApp, *, hosts: tuple[str, ...] = (), token: str = "", is_any_host: bool = False
+        self,
+        app: ASGIApp,
+        *,
+        hosts: tuple[str, ...] = (),
+        token: str = "",
+        is_any_host: bool = False,
+        embed_from: tuple[str, ...] = (),
     ) -> None:
         """Wrap ``app`` of a server with the names ``hosts``, besides those of loopback; an empty token asks for none.
 
-        With ``is_any_host`` the server is bound to all addresses: any host name is accepted, the token guards.
+        With ``is_any_host`` the server is bound to all addresses: any host name is accepted, the token guards. Pages of
+        the origins ``embed_from`` may show these in frames.
         """
         self._app = app
         self._hosts = {*_ALWAYS, *hosts}
         self._token = token
         self._is_any_host = is_any_host
+        framers = " ".join(embed_from) or "'none'"
+        self._policy = POLICY.replace("frame-ancestors 'none'", f"frame-ancestors {framers}")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer or reject one request."""
@@ -69,7 +78,7 @@ class Guard:
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers.setdefault("content-security-policy", POLICY)
+                headers.setdefault("content-security-policy", self._policy)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)

@@ -28,6 +28,8 @@ TOO_LARGE = 1 << 62
 COUNTED = ("phase", "step", "verdict", "split", "policy_id", "stop_reason")
 """Filters whose matches `RunCounts` knows without a query."""
 _CONDITIONS = {name: f"{name} = ?" for name in (*COUNTED, "group_id", "task_id")} | {
+    "min_step": "step >= ?",
+    "max_step": "step <= ?",
     "min_turns": "num_turns >= ?",
     "max_turns": "num_turns <= ?",
     "min_tokens": "num_tokens >= ?",
@@ -41,6 +43,8 @@ class TrajectoryFilter(Record):
 
     phase: str = ""
     step: int | None = Field(None, ge=0, lt=TOO_LARGE)
+    min_step: int | None = Field(None, ge=0, lt=TOO_LARGE)
+    max_step: int | None = Field(None, ge=0, lt=TOO_LARGE)
     verdict: VerdictKind | None = None
     split: Split | None = None
     policy_id: str = ""
@@ -116,6 +120,7 @@ _ORDERS: dict[Order, tuple[tuple[str, ...], str]] = {
     "most_turns": (("num_turns", "number"), "DESC"),
     "most_tokens": (("num_tokens", "number"), "DESC"),
 }
+CHOSEN = "number IN (SELECT value FROM json_each(?))"
 SEARCH_BUDGET_S = 0.7
 """Time after which a text search returns its matches so far."""
 _CHUNK = 64
@@ -144,6 +149,15 @@ class EntryPage(NamedTuple):
 
 class TrajectoryLists(RunStore):
     """The lists of one store."""
+
+    chosen: frozenset[int] | None = None
+    """Numbers of the trajectories that lists and groups show; None: all."""
+
+    def _condition(self, wanted: TrajectoryFilter) -> tuple[str, list[Any]]:
+        condition, values = wanted.sql()
+        if self.chosen is None:
+            return condition, values
+        return f"{condition} AND {CHOSEN}", [*values, json.dumps(sorted(self.chosen))]
 
     def page(
         self,
@@ -189,7 +203,7 @@ class TrajectoryLists(RunStore):
             return False
 
     def _slice(self, wanted: TrajectoryFilter, size: int, key: Key | None, is_backward: bool) -> list[Entry]:
-        condition, values = wanted.sql()
+        condition, values = self._condition(wanted)
         columns, direction = _ORDERS[wanted.order]
         if is_backward:
             direction = "ASC" if direction == "DESC" else "DESC"
@@ -206,7 +220,7 @@ class TrajectoryLists(RunStore):
 
     def count(self, wanted: TrajectoryFilter) -> tuple[int, bool]:
         """Count the matches of all conditions but the text, up to a bound; also return whether there are more."""
-        condition, values = wanted.sql()
+        condition, values = self._condition(wanted)
         query = f"SELECT count(*) FROM (SELECT 1 FROM trajectories WHERE {condition} LIMIT ?)"
         ((counted,),) = self._fetch(query, [*values, _MAX_COUNTED + 1])
         return min(counted, _MAX_COUNTED), counted > _MAX_COUNTED
@@ -218,6 +232,23 @@ class TrajectoryLists(RunStore):
         sides = (self._slice(plain, 1, key, is_backward) for is_backward in (True, False))
         before, after = (side[0].number if side else None for side in sides)
         return before, after
+
+    def place(self, wanted: TrajectoryFilter, entry: Entry, total: int | None) -> tuple[int, int] | None:
+        """Return the place of ``entry`` in the list, from 1, and the length of the list (``total``, where it is known).
+
+        None where the list is searched by text, does not hold the row, or is too long to count.
+        """
+        condition, values = self._condition(wanted)
+        inside = f"SELECT 1 FROM trajectories WHERE number = ? AND {condition}"
+        if wanted.text or not self._fetch(inside, (entry.number, *values)):
+            return None
+        columns, direction = _ORDERS[wanted.order]
+        comparison = ">" if direction == "DESC" else "<"
+        ahead = f"({', '.join(columns)}) {comparison} ({', '.join('?' * len(columns))})"
+        query = f"SELECT count(*) FROM (SELECT 1 FROM trajectories WHERE {condition} AND {ahead} LIMIT ?)"
+        ((num_ahead,),) = self._fetch(query, (*values, *_key_of(entry, wanted.order), _MAX_COUNTED + 1))
+        num, is_more = (total, False) if total is not None else self.count(wanted)
+        return None if is_more or num_ahead > _MAX_COUNTED else (num_ahead + 1, num)
 
     def of_task(self, task_id: str, limit: int) -> list[Entry]:
         """Return up to ``limit`` trajectories of a task, oldest first."""

@@ -8,6 +8,7 @@ trajectory or group that is absent, damaged or of another version is an `InputEr
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 import zlib
@@ -22,7 +23,8 @@ from repairgym.ledger import TokenLedger
 from repairgym.records import VerdictKind
 from repairgym.rollout.connection import check_schema, has_parents
 from repairgym.rollout.rows import Document, GroupRow, unpack_document, unpack_ledger
-from repairgym.view.lists import COUNTED, SELECT, TOO_LARGE, Entry, TrajectoryFilter, TrajectoryLists, to_entry
+from repairgym.view.curves import MetricCurves
+from repairgym.view.lists import CHOSEN, COUNTED, SELECT, TOO_LARGE, Entry, TrajectoryFilter, TrajectoryLists, to_entry
 
 _MAX_BRANCHES = 200
 _GROUP_COLUMNS = tuple(GroupRow.model_fields)
@@ -55,7 +57,7 @@ class Extent(NamedTuple):
     newest_created_at: str
 
 
-class RunReader(TrajectoryLists):
+class RunReader(MetricCurves, TrajectoryLists):
     """A ``run.db`` opened for reading only."""
 
     @classmethod
@@ -155,6 +157,10 @@ class RunReader(TrajectoryLists):
             if value is not None:
                 condition += f" AND {name} = ?"
                 values.append(value)
+        if self.chosen is not None:
+            members = f"SELECT step, group_id FROM trajectories WHERE phase = groups.phase AND {CHOSEN}"
+            condition += f" AND (step, id) IN ({members})"
+            values.append(json.dumps(sorted(self.chosen)))
         if after:
             condition += " AND (step, id) > (?, ?)"
             values += after

@@ -10,19 +10,23 @@ from dataclasses import dataclass, field
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 
-from repairgym.analysis.curves import Point, metric_curve
+from repairgym.analysis.curves import Point
 from repairgym.errors import InputError
 from repairgym.evaluation.accuracy import VerdictAccuracy, describe_accuracy
 from repairgym.evaluation.stages import phase_label
 from repairgym.report.figures import Figure, Series, curves
 from repairgym.report.html import REPORT_FILE, SUMMARY_FILE
+from repairgym.rollout.names import ALARM_PREFIX
 from repairgym.rollout.rows import PhaseRow
 from repairgym.view.folders import ViewedRun
+from repairgym.view.guard import RAW_POLICY
 from repairgym.view.lists import Key, TrajectoryFilter, parse_filter
-from repairgym.view.reader import Count, RunCounts, RunReader
-from repairgym.view.site import OpenRun, Site, digest_of, number_in, run_state
+from repairgym.view.metric_pages import MetricView, key_charts, main_phase
+from repairgym.view.reader import Count, RunCounts
+from repairgym.view.setup import cost_of, read_setup, text_files
+from repairgym.view.site import OpenRun, Site, digest_of, number_in
 
 _MAX_EVENTS = 30
 _MAX_POINTS = 300
@@ -53,6 +57,7 @@ class PhaseCard:
     row: PhaseRow | None
     count: Count
     num_steps: int
+    state: str
 
 
 class RunPages:
@@ -76,26 +81,47 @@ class RunPages:
         )
 
     def run(self, request: Request) -> HTMLResponse:
-        """One run: phases, learning curves, events."""
+        """One run: state, alarms, key curves, phases, circumstances, events."""
         with self._site.opened(request) as run:
+            count, events = run.counts.total(), run.reader.events()
+            keys = key_charts(run)
             return run.page(
                 "run.html.j2",
-                count=run.counts.total(),
+                count=count,
                 state=run.state,
                 last_write_s=run.viewed.last_write_s(),
-                sentence=_sentence(run.viewed),
-                phases=_phases(run),
-                charts=_charts(run.counts),
-                metric_phases=run.reader.metric_phases(),
-                events=run.reader.events()[: -_MAX_EVENTS - 1 : -1],
+                sentence=sentence_of(run.viewed),
+                phases=phase_cards(run),
+                key_charts=keys,
+                key_phase=main_phase(run.reader),
+                charts=[] if keys else _charts(run.counts),
+                setup=read_setup(run.viewed.folder),
+                cost=cost_of(run.reader.phases(), count.num_tokens),
+                alarms=[event for event in events if event.kind.startswith(ALARM_PREFIX)],
+                events=events[: -_MAX_EVENTS - 1 : -1],
                 has_report=(run.viewed.folder / REPORT_FILE).is_file(),
             )
+
+    def setup(self, request: Request) -> HTMLResponse:
+        """The circumstances of a run: calls, settings, log, checkpoints, disk."""
+        with self._site.opened(request) as run:
+            cost = cost_of(run.reader.phases(), run.counts.total().num_tokens)
+            setup = read_setup(run.viewed.folder)
+            return run.page("setup.html.j2", "Setup and log", setup=setup, cost=cost, state=run.state)
+
+    def file(self, request: Request) -> Response:
+        """A text file of the run: its settings, log or summary."""
+        folder, name = self._site.run(request).folder, request.path_params["name"]
+        if name not in text_files(folder):
+            raise HTTPException(404, f"this run has no file {name!r} that is shown here")
+        headers = {"content-security-policy": RAW_POLICY}
+        return FileResponse(folder / name, media_type="text/plain; charset=utf-8", headers=headers)
 
     def phase(self, request: Request) -> HTMLResponse:
         """One phase: its steps."""
         name = request.query_params.get("name", "")
         with self._site.opened(request) as run:
-            phase = next((card for card in _phases(run) if card.name == name), None)
+            phase = next((card for card in phase_cards(run) if card.name == name), None)
             if phase is None:
                 raise InputError(f"the run has no phase {name!r}")
             return run.page(
@@ -105,7 +131,8 @@ class RunPages:
                 steps=sorted(run.counts.by("step", phase=name).items()),
                 statuses=run.reader.group_statuses(name),
                 charts=_charts(run.counts, name),
-                metrics=_metrics(run.reader, name),
+                num_metrics=len(run.reader.metric_names(name)),
+                metrics_url=MetricView(phase=name).url(run),
             )
 
     def groups(self, request: Request) -> HTMLResponse:
@@ -133,10 +160,10 @@ class RunPages:
     def trajectories(self, request: Request) -> HTMLResponse:
         """A list of trajectories, narrowed by the filter in the address."""
         wanted = filter_of(request)
-        after, before = (_key(request.query_params.get(name, "")) for name in _PLACES)
+        after, before = (key_in(request, name) for name in _PLACES)
         with self._site.opened(request) as run:
             page = run.reader.page(wanted, self._site.page_size, after=after, before=before)
-            known = run.counts.matching(wanted)
+            known = run.counts.matching(wanted) if run.reader.chosen is None else None
             num, is_more = (known.num, False) if known else run.reader.count(wanted)
             menus = {name: run.counts.values(name) for name in ("step", "split", "policy_id", "stop_reason")}
             return run.page(
@@ -168,7 +195,9 @@ def filter_of(request: Request) -> TrajectoryFilter:
         raise HTTPException(400, str(error)) from error
 
 
-def _key(text: str) -> Key | None:
+def key_in(request: Request, name: str) -> Key | None:
+    """Return a position in a list from the query string, None without one; status 400 for any other value."""
+    text = request.query_params.get(name, "")
     if not text:
         return None
     if not re.fullmatch("[0-9]{1,18}(-[0-9]{1,18})*", text):
@@ -182,8 +211,8 @@ def _card(viewed: ViewedRun) -> RunCard:
             phases = reader.phases()
             return RunCard(
                 viewed=viewed,
-                state=run_state(phases, viewed.last_write_s()),
-                sentence=_sentence(viewed),
+                state=viewed.state(phases),
+                sentence=sentence_of(viewed),
                 count=viewed.counts(reader).total(),
                 num_phases=len(phases),
                 num_phases_done=sum(phase.status == "done" for phase in phases),
@@ -193,7 +222,7 @@ def _card(viewed: ViewedRun) -> RunCard:
         return RunCard(viewed=viewed, problem=str(error))
 
 
-def _sentence(viewed: ViewedRun) -> str:
+def sentence_of(viewed: ViewedRun) -> str:
     """Return the first result of the run's summary; empty without any."""
     path = viewed.folder / SUMMARY_FILE
     try:
@@ -210,17 +239,22 @@ def _sentence(viewed: ViewedRun) -> str:
         return ""
 
 
-def _phases(run: OpenRun) -> list[PhaseCard]:
+def phase_cards(run: OpenRun) -> list[PhaseCard]:
     """Return the phases in the order of the run, then those that only trajectories name."""
     by_phase, rows = run.counts.by("phase"), {row.name: row for row in run.reader.phases()}
-    return [
-        PhaseCard(name, rows.get(name), by_phase.get(name, Count()), len(run.counts.by("step", phase=name)))
-        for name in {**rows, **by_phase}
-    ]
+    states = {"done": "finished", "running": run.state}
+    cards = []
+    for name in {**rows, **by_phase}:
+        status = rows[name].status if name in rows else "unplanned"
+        num_steps = len(run.counts.by("step", phase=name))
+        cards.append(
+            PhaseCard(name, rows.get(name), by_phase.get(name, Count()), num_steps, states.get(status, status))
+        )
+    return cards
 
 
 def _phases_with_trajectories(run: OpenRun) -> list[str]:
-    return [card.name for card in _phases(run) if card.count.num]
+    return [card.name for card in phase_cards(run) if card.count.num]
 
 
 def _charts(counts: RunCounts, phase: str = "") -> list[Figure]:
@@ -238,11 +272,6 @@ def _charts(counts: RunCounts, phase: str = "") -> list[Figure]:
             Series("Turns", f"{label}: mean per trajectory", _thinned(turns)),
         ]
     return curves(series)
-
-
-def _metrics(reader: RunReader, phase: str) -> list[Figure]:
-    names = reader.metric_names(phase)
-    return curves(Series(name, phase, _thinned(metric_curve(reader, phase, name))) for name in names)
 
 
 def _thinned(points: list[Point]) -> list[Point]:

@@ -7,11 +7,12 @@ page is taken before the run is read, so that a change in between is seen.
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -21,22 +22,35 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from repairgym.report.html import environment
-from repairgym.rollout.rows import GroupRow, PhaseRow
+from repairgym.rollout.rows import GroupRow
 from repairgym.view.folders import RunFolders, Stamp, ViewedRun
 from repairgym.view.lists import TrajectoryFilter
 from repairgym.view.reader import RunCounts, RunReader
 
 PAGE_SIZE = 50
 STATIC_FOLDER = Path(__file__).with_name("static")
-_SILENT_AFTER_S = 600.0
 
 
 class Site:
     """The runs, and the templates of their pages."""
 
-    def __init__(self, folders: RunFolders, page_size: int = PAGE_SIZE) -> None:
+    def __init__(
+        self,
+        folders: RunFolders,
+        page_size: int = PAGE_SIZE,
+        formats: tuple[str, ...] = (),
+        is_static: bool = False,
+        chosen: Mapping[str, frozenset[int]] = MappingProxyType({}),
+    ) -> None:
+        """``formats``: names of downloads of a trajectory; ``is_static``: the pages become files.
+
+        ``chosen``: key of a run -> numbers of the trajectories that lists and groups show, where these are not all.
+        """
         self.folders = folders
         self.page_size = page_size
+        self.formats = formats
+        self.is_static = is_static
+        self.chosen = chosen
         self._templates = _environment()
 
     def run(self, request: Request) -> ViewedRun:
@@ -49,11 +63,21 @@ class Site:
         viewed = self.run(request)
         stamp = digest_of(viewed.stamp())
         with viewed.opened() as reader:
+            reader.chosen = self.chosen.get(viewed.key)
             yield OpenRun(self, viewed, reader, stamp)
+
+    @contextmanager
+    def opened_all(self, keys: Sequence[str]) -> "Iterator[list[OpenRun]]":
+        """Open the runs with these keys; `InputError` when one is absent or cannot be read."""
+        with ExitStack() as stack:
+            runs = [self.folders.get(key) for key in keys]
+            yield [OpenRun(self, viewed, stack.enter_context(viewed.opened()), "") for viewed in runs]
 
     def page(self, template: str, *, status_code: int = 200, **context: Any) -> HTMLResponse:
         """Render a page; ``live`` is the address of a digest that changes with the page, or empty."""
-        text = self._templates.get_template(template).render({"live": "", "now_s": time.time(), **context})
+        shared = {"live": "", "now_s": time.time(), "exported_at": time.strftime("%Y-%m-%d")}
+        shared |= {"is_static": self.is_static, "formats": self.formats}
+        text = self._templates.get_template(template).render({**shared, **context})
         # Unpaired surrogates that came through JSON cannot be sent.
         return HTMLResponse(text.encode("utf-8", "replace"), status_code)
 
@@ -75,11 +99,11 @@ class OpenRun:
     @property
     def state(self) -> str:
         """State of the run in a word."""
-        return run_state(self.reader.phases(), self.viewed.last_write_s())
+        return self.viewed.state(self.reader.phases())
 
     def page(self, template: str, title: str = "", *, is_live: bool = True, **context: Any) -> HTMLResponse:
         """Render a page of the run; a live one is read again when the run writes."""
-        if is_live:
+        if is_live and not self.site.is_static:
             live = {"live": run_url(self.viewed, "pulse"), "stamp": self.stamp, "is_running": self.state == "running"}
             context = {**live, **context}
         title = f"{title} · {self.viewed.name}" if title else self.viewed.name
@@ -111,6 +135,12 @@ def run_url(viewed: ViewedRun, page: str = "", **query: Any) -> str:
     return path + (f"?{urlencode(shown, errors='replace')}" if shown else "")
 
 
+def api_url(viewed: ViewedRun, page: str, **query: Any) -> str:
+    """Return the address of a part of a run in the JSON API."""
+    path, _, rest = run_url(viewed, f"{page}.json", **query).partition("?")
+    return f"/api{path}" + (f"?{rest}" if rest else "")
+
+
 def list_url(viewed: ViewedRun, wanted: TrajectoryFilter | None = None, **changes: Any) -> str:
     """Return the address of a list of trajectories."""
     query = (wanted or TrajectoryFilter()).query(**changes)
@@ -133,16 +163,7 @@ def group_url(viewed: ViewedRun, group: GroupRow) -> str:
     return run_url(viewed, "group", phase=group.phase, step=group.step, id=group.id)
 
 
-# --- states and times ----------------------------------------------------------------------------------------------
-
-
-def run_state(phases: list[PhaseRow], last_write_s: float) -> str:
-    """Return the state of a run in a word."""
-    statuses = {phase.status for phase in phases}
-    if "running" in statuses:
-        return "running" if time.time() - last_write_s < _SILENT_AFTER_S else "silent"
-    bad = [status for status in ("failed", "interrupted") if status in statuses]
-    return bad[0] if bad else "unfinished" if "planned" in statuses or not phases else "done"
+# --- times -------------------------------------------------------------------------------------------------------
 
 
 def ago(then_s: float, now_s: float) -> str:
@@ -157,6 +178,6 @@ def ago(then_s: float, now_s: float) -> str:
 def _environment() -> Environment:
     templates = environment("view")
     templates.filters.update(ago=ago, key=lambda key: "-".join(map(str, key)))
-    urls = (run_url, list_url, trajectory_url, group_url, link_to)
+    urls = (run_url, api_url, list_url, trajectory_url, group_url, link_to)
     templates.globals.update({url.__name__: url for url in urls})
     return templates

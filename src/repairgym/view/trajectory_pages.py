@@ -31,6 +31,7 @@ from repairgym.view.lists import Entry, TrajectoryFilter
 from repairgym.view.replay import grow
 from repairgym.view.run_pages import filter_of
 from repairgym.view.site import Site, number_in
+from repairgym.view.waterfall import waterfall
 
 _MAX_OF_TASK = 500
 _MAX_COLUMNS = 16
@@ -54,6 +55,7 @@ class TrajectoryPages:
             viewed, reader = run.viewed, run.reader
             entry = reader.entry(request.path_params["number"])
             before, after = reader.neighbors(wanted, entry)
+            known = run.counts.matching(wanted) if reader.chosen is None else None
             group = reader.group(entry.row.phase, entry.row.step, entry.row.group_id)
             document, problem = _or_problem(lambda: reader.document(entry))
             task, task_problem = find_task(viewed, entry.row.task_id)
@@ -81,6 +83,8 @@ class TrajectoryPages:
                 branches=reader.branches(entry),
                 before=before,
                 after=after,
+                place=reader.place(wanted, entry, known.num if known else None),
+                timeline=waterfall(document.turns, entry.row.durations_s) if document else "",
                 max_turns=MAX_TURNS,
             )
 

@@ -46,6 +46,14 @@ function shade(isOn) {
   try { localStorage.setItem("shade", isOn ? "1" : ""); } catch { /* storage may be forbidden */ }
 }
 
+// --- switches that are remembered for this browser: data-switch names what a page shows ---
+
+function turn(name, isOn) {
+  document.body.classList.toggle(`no-${name}`, !isOn);
+  for (const box of document.querySelectorAll(`[data-switch=${name}]`)) box.checked = isOn;
+  try { localStorage.setItem(name, isOn ? "1" : ""); } catch { /* storage may be forbidden */ }
+}
+
 const KEYS = {
   j: () => step(1),
   k: () => step(-1),
@@ -54,6 +62,9 @@ const KEYS = {
   c: () => follow("#compare"),
   n: () => follow("a[rel=next]"),
   p: () => follow("a[rel=prev]"),
+  ArrowRight: () => follow("a[rel=next]"),
+  ArrowLeft: () => follow("a[rel=prev]"),
+  o: () => turn("observations", document.body.classList.contains("no-observations")),
   u: () => follow("[data-up]"),
   t: () => follow("[data-tokens]"),
   g: () => follow("[data-group]"),
@@ -68,6 +79,7 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (target.matches("input:not([type=checkbox]), select, textarea")) return;
   if (event.key === "Enter" && target.matches("a, button, summary, input")) return;
+  if (event.key.startsWith("Arrow") && target.closest("[role=region], pre")) return;
   const action = KEYS[event.key];
   if (!action) return;
   event.preventDefault();
@@ -133,12 +145,38 @@ async function exchange() {
   return true;
 }
 
+// --- exported lists: rows of the page that hold a text ---
+
+function filterRows(box) {
+  const text = box.value.trim().toLowerCase();
+  const all = [...document.querySelectorAll("tbody [data-row]")];
+  for (const row of all) row.hidden = !row.textContent.toLowerCase().includes(text);
+  document.getElementById("num-rows").textContent = text ? `${all.filter((row) => !row.hidden).length} of ${all.length}` : "";
+}
+document.querySelector("[data-filter]")?.addEventListener("input", (event) => filterRows(event.target));
+if (window.self !== window.top) document.body.classList.add("framed");
+
+async function copy(button) {
+  const text = document.getElementById(button.dataset.copy)?.textContent ?? "";
+  try { await navigator.clipboard.writeText(text); button.textContent = "Copied"; } catch { button.textContent = "Not permitted"; }
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (button) copy(button);
+});
 document.getElementById("show-help").addEventListener("click", KEYS["?"]);
 document.getElementById("shade")?.addEventListener("change", (event) => shade(event.target.checked));
 document.addEventListener("click", (event) => {
   const row = event.target.closest("[data-row]");
   if (row && row !== here()) { here()?.classList.remove("here"); row.classList.add("here"); }
 });
+for (const box of document.querySelectorAll("[data-switch]")) {
+  box.addEventListener("change", () => turn(box.dataset.switch, box.checked));
+  let stored = "1";
+  try { stored = localStorage.getItem(box.dataset.switch) ?? "1"; } catch { /* storage may be forbidden */ }
+  turn(box.dataset.switch, stored === "1");
+}
 let isShaded = "1";
 try { isShaded = localStorage.getItem("shade") ?? "1"; } catch { /* storage may be forbidden */ }
 shade(isShaded === "1");

@@ -1,0 +1,156 @@
+"""The circumstances of a run: its calls, settings, log, checkpoints, disk use and cost.
+
+Reads files of a run folder and its phases; makes plain records. Guarantees: absent or unreadable files are left out;
+however large the folder, the work is bounded, and a sum that was cut short says so.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from repairgym.report.html import SUMMARY_FILE
+from repairgym.report.run_folder import CONFIG_FILE, MATRIX_FILE
+from repairgym.rollout.calls import LOG_FILE, Call, read_calls
+from repairgym.rollout.names import CONFIGS_FOLDER
+from repairgym.rollout.rows import PhaseRow
+
+TAIL_LINES = 200
+_TAIL_BYTES = 64 << 10
+_MAX_TEXT_BYTES = 1 << 20
+_MAX_ENTRIES = 20_000
+CHECKPOINTS_FOLDER = "checkpoints"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One folder of weights."""
+
+    name: str
+    num_bytes: int
+    time_s: float
+    """Last change, in seconds since the epoch."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Sums over the phases; a phase inside of another is counted with it."""
+
+    wall_s: float
+    cpu_s: float
+    peak_rss_bytes: int
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The circumstances of a run."""
+
+    calls: tuple[Call, ...]
+    configs: tuple[tuple[str, str], ...]
+    """(file, its text)."""
+    checkpoints: tuple[Checkpoint, ...]
+    """Oldest first."""
+    disk: tuple[tuple[str, int], ...]
+    """(entry of the run folder, bytes), largest first."""
+    is_disk_cut: bool
+    log: tuple[str, ...]
+    """The last lines."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Disk use of the folder."""
+        return sum(size for _, size in self.disk)
+
+
+def read_setup(folder: Path) -> Setup:
+    """Return the circumstances of the run in ``folder``."""
+    disk, is_cut = _disk(folder)
+    return Setup(
+        calls=tuple(read_calls(folder)),
+        configs=tuple((name, _text(folder / name)) for name in config_files(folder)),
+        checkpoints=_checkpoints(folder / CHECKPOINTS_FOLDER),
+        disk=disk,
+        is_disk_cut=is_cut,
+        log=tuple(_tail(folder / LOG_FILE)),
+    )
+
+
+def config_files(folder: Path) -> list[str]:
+    """Return the files with settings, relative to the run folder."""
+    configs = sorted(path.name for path in (folder / CONFIGS_FOLDER).glob("*.toml"))
+    names = [CONFIG_FILE, MATRIX_FILE, *(f"{CONFIGS_FOLDER}/{name}" for name in configs)]
+    return [name for name in names if (folder / name).is_file()]
+
+
+def text_files(folder: Path) -> list[str]:
+    """Return the text files of a run that can be read as a whole, relative to its folder."""
+    return [*config_files(folder), *(name for name in (LOG_FILE, SUMMARY_FILE) if (folder / name).is_file())]
+
+
+def cost_of(phases: Sequence[PhaseRow], num_tokens: int) -> Cost:
+    """Return the cost of a run; phases within the time of another are part of it."""
+    outer = [row for row in phases if not any(_is_within(row, other) for other in phases)]
+    return Cost(
+        wall_s=sum(row.wall_s for row in outer),
+        cpu_s=sum(row.cpu_s for row in outer),
+        peak_rss_bytes=max((row.peak_rss_bytes for row in phases), default=0),
+        num_tokens=num_tokens,
+    )
+
+
+def _is_within(row: PhaseRow, other: PhaseRow) -> bool:
+    if row.name == other.name or not (row.started_at and row.ended_at and other.started_at and other.ended_at):
+        return False
+    is_equal = (row.started_at, row.ended_at) == (other.started_at, other.ended_at)
+    return not is_equal and other.started_at <= row.started_at and row.ended_at <= other.ended_at
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(_MAX_TEXT_BYTES).decode("utf-8", "replace")
+    return ""
+
+
+def _tail(path: Path) -> list[str]:
+    with suppress(OSError), path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _TAIL_BYTES))
+        lines = file.read(_TAIL_BYTES).decode("utf-8", "replace").splitlines()
+        return lines[1 if size > _TAIL_BYTES else 0 :][-TAIL_LINES:]
+    return []
+
+
+def _checkpoints(folder: Path) -> tuple[Checkpoint, ...]:
+    checkpoints = []
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            if entry.is_dir() and not entry.name.startswith("."):
+                size, _ = _size(Path(entry.path), _MAX_ENTRIES)
+                checkpoints.append(Checkpoint(entry.name, size, entry.stat().st_mtime))
+    return tuple(sorted(checkpoints, key=lambda checkpoint: (checkpoint.time_s, checkpoint.name)))
+
+
+def _disk(folder: Path) -> tuple[tuple[tuple[str, int], ...], bool]:
+    sizes, num_left = {}, _MAX_ENTRIES
+    with suppress(OSError):
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            size, num = _size(Path(entry.path), num_left)
+            sizes[entry.name] = size
+            num_left -= num
+    return tuple(sorted(sizes.items(), key=lambda item: (-item[1], item[0]))), num_left <= 0
+
+
+def _size(path: Path, most: int) -> tuple[int, int]:
+    """Return the bytes below ``path``, and the number of entries that were looked at, up to ``most``."""
+    total, num, waiting = 0, 0, [path]
+    while waiting and num < most:
+        current = waiting.pop()
+        num += 1
+        with suppress(OSError):
+            if current.is_dir() and not current.is_symlink():
+                waiting += current.iterdir()
+            else:
+                total += current.lstat().st_size
+    return total, num

@@ -1,0 +1,89 @@
+"""Exported sites: links, what is in them, what is left out."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from html import unescape
+from urllib.parse import unquote
+
+import pytest
+
+from repairgym.errors import InputError
+from repairgym.view.export import CONTENT_FILE, choose, export_site
+from repairgym.view.reader import RunReader
+
+
+def dead_links(folder):
+    """Links of exported pages that lead to no exported file, and those that need a server."""
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    found = []
+    for name in sorted(files):
+        if not name.endswith(".html") or name.endswith("report.html"):
+            continue
+        for address in re.findall(r' (?:href|src|action)="([^"]*)"', (folder / name).read_text()):
+            target = unquote(unescape(address).partition("#")[0].partition("?")[0])
+            if target and posixpath.normpath(posixpath.join(posixpath.dirname(name), target)) not in files:
+                found.append((name, address))
+    return files, found
+
+
+def test_every_link_of_an_export_leads_to_a_file(run_folder, tmp_path):
+    done = export_site(
+        run_folder, tmp_path / "site", formats={"chat": lambda trajectory, folder: {"id": trajectory.id}}
+    )
+    files, dead = dead_links(tmp_path / "site")
+    assert dead == []
+    assert done.num_files + 1 == len(files)
+    assert {"index.html", "runs.html", "static/view.js", "api/r/small/run.json", "r/small/setup.html"} <= files
+    assert {f"r/small/t/{number}.html" for number in range(1, 25)} <= files
+    assert json.loads((tmp_path / "site" / "api/r/small/t/1/chat.json").read_text())["id"].startswith("teacher/0/")
+    index = (tmp_path / "site" / "index.html").read_text()
+    assert "<h1>small</h1>" in index
+    assert "<form" not in index.partition("<dialog")[0]
+    assert json.loads((tmp_path / "site" / CONTENT_FILE).read_text())["runs"]["small"] == {"exported": 24, "stored": 24}
+
+
+def test_a_bounded_export_has_whole_groups_and_counts_of_all(run_folder, tmp_path):
+    done = export_site(run_folder, tmp_path / "site", max_trajectories=6, formats={})
+    files, dead = dead_links(tmp_path / "site")
+    assert dead == []
+    assert done.runs["small"] == {"exported": 8, "stored": 24}
+    read = {name for name in files if re.fullmatch(r"r/small/t/\d+\.html", name)}
+    assert len(read) == 8
+    listed = (tmp_path / "site" / "r/small/trajectories.html").read_text()
+    assert listed.count("<tr data-row>") == 8
+    assert "of 24" in " ".join(listed.split())
+    assert "Verdicts of 24 trajectories" in (tmp_path / "site" / "index.html").read_text()
+
+
+def test_the_chosen_come_from_every_phase(run_folder):
+    with RunReader.read(run_folder / "run.db") as reader:
+        numbers = choose(reader, 5)
+        phases = {reader.entry(number).row.phase for number in numbers}
+        assert len(numbers) == 8
+        assert phases == set(reader.num_trajectories())
+
+
+def test_several_runs_have_a_common_first_page(run_folder, hostile_folder, tmp_path):
+    root = tmp_path / "runs"
+    root.mkdir()
+    (root / "small").symlink_to(run_folder)
+    (root / hostile_folder.name).symlink_to(hostile_folder)
+    export_site(root, tmp_path / "site", formats={})
+    files, dead = dead_links(tmp_path / "site")
+    assert dead == []
+    assert all(re.fullmatch(r"[A-Za-z0-9._~/-]+", name) for name in files)
+    assert (tmp_path / "site" / "index.html").read_text().count('<li class="card"') == 2
+    hostile = [name for name in files if name.endswith("t/1.html") and "small" not in name]
+    assert "<script>alert" not in (tmp_path / "site" / hostile[0]).read_text()
+
+
+def test_a_folder_with_files_is_not_written_over(run_folder, tmp_path):
+    (tmp_path / "mine").write_text("x")
+    with pytest.raises(InputError, match="is not empty"):
+        export_site(run_folder, tmp_path, formats={})
+    (tmp_path / "none").mkdir()
+    with pytest.raises(InputError, match="holds no run"):
+        export_site(tmp_path / "none", tmp_path / "site", formats={})
