@@ -131,28 +131,30 @@ def view(
 
     if not runs.is_file():
         check_root(runs)  # before the server is imported, which takes most of a second
-    from repairgym.view.app import serve
-
-    if export:
-        with _as_run(runs) if runs.is_file() else nullcontext(runs) as root:
+    with _as_run(runs) if runs.is_file() else nullcontext(runs) as root:
+        if export:
             _export(root, export, resolved.max_trajectories, is_opened)
-        return
+        else:
+            _serve(root, resolved, token, is_opened)
+
+
+def _serve(root: Path, config: ViewConfig, token: str, is_opened: bool) -> None:
+    from repairgym.view.app import serve
 
     def tell(address: str) -> None:
         typer.echo(f"{address}  (Ctrl-C stops it)")
         if is_opened:
             typer.launch(address)
 
-    with _as_run(runs) if runs.is_file() else nullcontext(runs) as root:
-        serve(
-            root,
-            host=resolved.host,
-            port=resolved.port,
-            token=token,
-            tell=tell,
-            embed_from=resolved.embed_from,
-            formats=_downloads(),
-        )
+    serve(
+        root,
+        host=config.host,
+        port=config.port,
+        token=token,
+        tell=tell,
+        embed_from=config.embed_from,
+        formats=_downloads(),
+    )
 
 
 def _export(root: Path, out: Path, max_trajectories: int, is_opened: bool) -> None:

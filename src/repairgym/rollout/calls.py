@@ -117,7 +117,7 @@ def read_calls(folder: Path) -> list[Call]:
 def this_call() -> Call:
     """Return the record of the present process."""
     commit, is_dirty = _checkout()
-    program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
+    program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"
     return Call(
         time=now(),
         command=_CREDENTIALS.sub("***@", shlex.join([program, *sys.argv[1:]])),

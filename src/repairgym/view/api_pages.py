@@ -76,7 +76,7 @@ class ApiPages:
                 | {"metrics": {name: run.reader.metric_names(name) for name in run.reader.metric_phases()}}
                 | {"events": [event.model_dump() for event in run.reader.events()]}
                 | {"calls": [call.model_dump() for call in setup.calls], "configs": dict(setup.configs)}
-                | {"checkpoints": [dataclasses.asdict(one) for one in setup.checkpoints]}
+                | {"checkpoints": [dataclasses.asdict(folder) for folder in setup.checkpoints]}
                 | {"disk_bytes": setup.num_bytes}
             )
 

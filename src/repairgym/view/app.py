@@ -56,9 +56,23 @@ def create_app(
         InputError: ``root`` is not a folder.
     """
     site = site or Site(RunFolders(root), page_size, formats=tuple(formats))
-    api = ApiPages(site, formats)
+    folders = {"/static": STATIC_FOLDER, "/shared": SHARED_FOLDER}
+    guard = Middleware(Guard, hosts=hosts, token=token, is_any_host=is_any_host, embed_from=embed_from)
+    return Starlette(
+        routes=[
+            *(Route(path, handler, methods=["GET"]) for path, handler in _handlers(site, formats).items()),
+            *(Mount(path, StaticFiles(directory=folder)) for path, folder in folders.items()),
+        ],
+        middleware=[guard],
+        exception_handlers=_error_handlers(site),
+    )
+
+
+def _handlers(site: Site, formats: Formats) -> dict[str, Handler]:
+    """Return path -> handler of every page and of the JSON API."""
     runs, trajectories, metrics = RunPages(site), TrajectoryPages(site), MetricPages(site)
-    routes: dict[str, Handler] = {
+    api = ApiPages(site, formats)
+    return {
         "/": runs.index,
         "/pulse": runs.pulse,
         "/compare": trajectories.compare,
@@ -87,15 +101,6 @@ def create_app(
         "/r/{run}/t/{number:int}/tokens": trajectories.tokens,
         "/r/{run}/t/{number:int}/{part}.txt": trajectories.raw,
     }
-    folders = {"/static": STATIC_FOLDER, "/shared": SHARED_FOLDER}
-    return Starlette(
-        routes=[
-            *(Route(path, handler, methods=["GET"]) for path, handler in routes.items()),
-            *(Mount(path, StaticFiles(directory=folder)) for path, folder in folders.items()),
-        ],
-        middleware=[Middleware(Guard, hosts=hosts, token=token, is_any_host=is_any_host, embed_from=embed_from)],
-        exception_handlers=_error_handlers(site),
-    )
 
 
 _TITLES = {400: "Invalid address", 404: "Not found", 500: "This run cannot be read"}

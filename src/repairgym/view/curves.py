@@ -23,7 +23,7 @@ class CurvePoint(NamedTuple):
     low: float
     high: float
     time: str
-    """When the last step was stored."""
+    """Time at which the last step was stored."""
 
 
 _PLACE = "phase = ? AND name = ?"

@@ -96,7 +96,7 @@ def export_site(
 
 
 def choose(reader: RunReader, most: int) -> frozenset[int]:
-    """Return the numbers of ``most`` trajectories or a few more: whole groups of each phase in turn, latest steps first."""
+    """Return numbers of ``most`` trajectories or a few more: whole groups of each phase in turn, latest steps first."""
     waiting = deque(_groups_of(reader, phase) for phase in reader.num_trajectories())
     numbers: set[int] = set()
     while waiting and len(numbers) < most:
@@ -221,8 +221,12 @@ async def _answer(app: Starlette, address: str) -> tuple[bytes, str]:
         "server": ("localhost", 80),
     }
     messages: list[Any] = []
+    is_asked = asyncio.Event()
 
     async def receive() -> dict[str, Any]:
+        if is_asked.is_set():
+            await asyncio.Event().wait()  # a reader that never goes away
+        is_asked.set()
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message: Any) -> None:

@@ -16,7 +16,7 @@ from repairgym.view.curves import CurvePoint, smoothed
 
 Axis = Literal["step", "tokens", "time"]
 AXIS_TITLES: dict[Axis, str] = {"step": "step", "tokens": "sampled and context tokens", "time": "hours"}
-SMALL, LARGE = (310.0, 194.0), (1080.0, 400.0)
+SMALL, LARGE = (310.0, 194.0), (860.0, 340.0)
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _TITLES = {
     "rollout/reward_mean": "Reward",

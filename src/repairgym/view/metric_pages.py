@@ -162,7 +162,8 @@ class MetricPages:
         for name in names:
             lines = _lines([run, *others], view, name, _SMALL_POINTS)
             values = {value for line in lines for point in line.points for value in (point.low, point.high)}
-            if len(values) == 1 and sum(len(line.points) for line in lines) > 1:
+            num_points = sum(len(line.points) for line in lines)
+            if len(values) == 1 and (num_points > 1 or not any(values)):
                 constants.append((name, values.pop()))
             elif chart := draw(name, lines, axis=view.x, smoothing=view.smooth, is_log=view.log):
                 charts.append(chart)
