@@ -1,4 +1,5 @@
-"""How long the pages of `repairgym view` take over a large run: lists, filters, groups, one trajectory, its tokens.
+"""How long the pages of `repairgym view` take over a large run: lists, filters, groups, one
+trajectory, its tokens, metrics.
 
 Makes a store of 100,000 trajectories (a few thousand different ones by `RunStore`, copied by SQL under ids of their
 own), then asks the application for pages as a browser does, each several times; the figure is the median and the worst
@@ -30,6 +31,11 @@ GROUP_SIZE = 8
 NUM_STEPS = 100
 """Of the training phase, which holds three quarters of the trajectories."""
 KINDS = [VerdictKind.PASSED] * 48 + [VerdictKind.FAILED] * 48 + [VerdictKind.EXPLOITED] * 3 + [VerdictKind.INVALID]
+NUM_METRICS, NUM_METRIC_STEPS = 100, 10_000
+"""A million points, and as many again in one metric of a phase of its own."""
+POINTS = """WITH RECURSIVE n (step) AS (SELECT 0 UNION ALL SELECT step + 1 FROM n WHERE step + 1 < :num)
+    INSERT INTO metrics
+    SELECT :phase, step, :name, abs(random() % 1000) / 1000.0, '2026-11-24T00:00:00.000+00:00' FROM n"""
 COPY = """INSERT INTO trajectories SELECT number + :shift, :tag || id, :phase, :step, :tag || group_id, :tag || task_id,
     split, policy_id, verdict, reason, is_restored, reward, stop_reason, seed, num_turns, num_tokens,
     num_action_tokens, durations_s, created_at FROM trajectories WHERE number <= :size"""
@@ -97,6 +103,11 @@ def make_run(folder: Path, num: int, num_different: int, num_chars: int) -> None
             one = make_trajectory(number, generator, num_chars)
             store.add_trajectory(one, phase="rl", step=0, split="train")
         with store._transaction() as connection:  # the generator's short cut; nothing else writes around the store
+            for index in range(NUM_METRICS):
+                name = f"group{index % 7}/metric{index:03d}"
+                connection.execute(POINTS, {"phase": "rl", "name": name, "num": NUM_METRIC_STEPS})
+            values = {"phase": "long", "name": "train/loss", "num": NUM_METRICS * NUM_METRIC_STEPS}
+            connection.execute(POINTS, values)
             for copy in range(1, num // num_different):
                 values = {"shift": copy * num_different, "tag": f"{copy}/", "size": num_different}
                 is_training = copy < 0.75 * num / num_different
@@ -152,6 +163,11 @@ def pages_of(client: TestClient, num: int) -> dict[str, str]:
         "trajectory": f"/r/run/t/{middle}",
         "trajectory inside a search": f"/r/run/t/{middle}?q=test_13&order=most_tokens",
         "tokens": f"/r/run/t/{middle}/tokens",
+        "metrics, a million points": "/r/run/metrics?phase=rl",
+        "metrics, smoothed and logarithmic": "/r/run/metrics?phase=rl&smooth=0.9&log=1",
+        "one metric of 10,000 points": "/r/run/metric?phase=rl&name=group0%2Fmetric000",
+        "one metric of a million points": "/r/run/metric?phase=long&name=train%2Floss",
+        "setup and log": "/r/run/setup",
         "has anything changed": "/r/run/pulse",
     }
 

@@ -27,7 +27,7 @@ OPTIONS = (
     "--disable-background-networking",
     "--remote-debugging-pipe",
 )
-KEY_CODES = {"Enter": 13, "Escape": 27}
+KEY_CODES = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39}
 
 
 class RefusedError(Exception):

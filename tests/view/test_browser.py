@@ -13,6 +13,7 @@ import pytest
 
 from repairgym.records import VerdictKind
 from repairgym.rollout.store import RunStore
+from repairgym.view.export import export_site
 
 sys.path.insert(0, str(Path(__file__).parent))
 from chromium import PROGRAM, Chromium
@@ -195,3 +196,75 @@ def test_a_narrow_window_needs_no_sideways_scrolling(browser, address):
         browser.open(address + path)
         assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth + 1"), path
     browser.resize((1280, 860))
+
+
+NARROW = (390, 844)
+PATHS = (
+    "/", "/api", "/r/small", "/r/small/setup", "/r/small/metrics", "/r/small/metric?phase=teacher&name=reward",
+    "/r/small/phase?name=teacher", "/r/small/groups", "/r/small/trajectories", "/r/small/t/1", "/r/small/t/1/tokens",
+    "/r/small/task?id=tiny-0", "/r/small/group?phase=teacher&step=0&id=teacher%2F0%2Ftiny-0", "/r/none",
+)  # fmt: skip
+
+
+def test_no_page_is_wider_than_a_narrow_screen(browser, address):
+    browser.resize(NARROW)
+    try:
+        for path in PATHS:
+            browser.open(address + path)
+            assert browser.evaluate("document.documentElement.scrollWidth") <= NARROW[0], path
+    finally:
+        browser.resize((1280, 860))
+
+
+def test_eight_members_without_observations_fit_a_screen(browser, address):
+    browser.resize((1280, 860))
+    browser.open(f"{address}/r/small/group?phase=teacher&step=0&id=teacher%2F0%2Ftiny-0")
+    browser.press("o")
+    assert browser.evaluate("getComputedStyle(document.querySelector('.compare .obs')).display") == "none"
+    assert browser.evaluate("(one => one.scrollWidth <= one.clientWidth)(document.querySelector('.compare'))")
+    browser.press("o")
+
+
+def test_arrows_walk_through_a_list(browser, address):
+    browser.open(f"{address}/r/small/t/2?phase=teacher&order=oldest")
+    assert "2 of 12" in browser.evaluate("document.querySelector('.top').textContent")
+    browser.press("ArrowRight")
+    browser.wait_for("location.pathname === '/r/small/t/3' && document.readyState === 'complete'")
+    browser.press("ArrowLeft")
+    browser.wait_for("location.pathname === '/r/small/t/2' && document.readyState === 'complete'")
+
+
+def test_an_exported_site_works_from_a_file(browser, run_folder, tmp_path):
+    export_site(run_folder, tmp_path / "site", formats={})
+    browser.open((tmp_path / "site" / "index.html").as_uri())
+    assert browser.complaints() == []
+    assert browser.evaluate("document.querySelector('h1').textContent") == "small"
+    assert browser.evaluate("getComputedStyle(document.querySelector('.top')).position") == "sticky"
+    browser.evaluate("[...document.querySelectorAll('.doors a')][0].click()")
+    browser.wait_for("location.pathname.endsWith('r/small/trajectories.html') && document.readyState === 'complete'")
+    browser.press("/", "t", "i", "n", "y", "-", "2")
+    shown = "[...document.querySelectorAll('tbody [data-row]')].filter(row => !row.hidden).length"
+    assert browser.evaluate(shown) == 8
+    assert all(asked.startswith("file://") for asked in browser.requests())
+
+
+def test_a_killed_run_says_so(browser, tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path; from repairgym.rollout.calls import locked; "
+        "from repairgym.rollout.store import RunStore\n"
+        "with locked(Path(sys.argv[1])), RunStore.create(Path(sys.argv[1]) / 'run.db') as store:\n"
+        "    store.start_phase('rl'); print('held', flush=True); time.sleep(300)"
+    )
+    work = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    work.stdout.readline()
+    process, address = start_server(tmp_path)
+    try:
+        browser.open(f"{address}r/{tmp_path.name}")
+        state = "document.querySelector('.head .state').textContent"
+        assert browser.evaluate(state) == "running"
+        work.kill()
+        work.wait()
+        browser.wait_for(f"{state} === 'killed'", 400)
+    finally:
+        work.kill()
+        stop(process)
