@@ -47,7 +47,7 @@ def test_a_spike_in_a_long_curve_is_not_lost(client, tmp_path_factory):
         assert max(point.high for point in points) == 50.0
         assert [point.first for point in points] == sorted(point.first for point in points)
         assert sum(point.last - point.first + 1 for point in points) == 1_000
-        assert reader.num_not_finite("rl", "train/loss") == 1
+        assert reader.num_not_finite("rl", "train/loss", points) == 1
         assert reader.metric_names("rl") == ["optim/learning_rate", "policy/entropy", "train/loss"]
         assert reader.metric_phases() == ["rl"]
         assert reader.curve("rl", "none", 100) == []

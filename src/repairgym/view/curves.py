@@ -22,13 +22,17 @@ class CurvePoint(NamedTuple):
     """Mean of the steps."""
     low: float
     high: float
+    num: int
+    """Finite values of these steps."""
     time: str
-    """Time at which the last step was stored."""
+    """Time at which one of the steps was stored."""
 
 
 _PLACE = "phase = ? AND name = ?"
-_STRETCH = f"""SELECT min(step), max(step), avg(value), min(value), max(value), max(time) FROM metrics
-    WHERE {_PLACE} AND step >= ? AND step < ? AND abs(value) <= 1.7e308"""
+_STRETCH = f"""SELECT min(step), max(step), avg(value), min(value), max(value), count(value), time, count(*)
+    FROM metrics WHERE {_PLACE} AND step >= ? AND step < ?"""
+"""The time is that of a row of the stretch: SQLite takes a bare column from any."""
+_FINITE = "abs(value) <= 1.7e308"
 _LEAPS = """WITH RECURSIVE leap (key) AS (SELECT min({key}) FROM metrics {where} UNION ALL
     SELECT (SELECT min({key}) FROM metrics {where_next} {key} > leap.key) FROM leap WHERE leap.key IS NOT NULL)
     SELECT key FROM leap WHERE key IS NOT NULL"""
@@ -59,16 +63,23 @@ class MetricCurves(RunStore):
         if last - first < max_points:
             rows = self._fetch(f"SELECT step, value, time FROM metrics WHERE {_PLACE} ORDER BY step", place)
             return [
-                CurvePoint(step, step, value, value, value, time) for step, value, time in rows if _is_finite(value)
+                CurvePoint(step, step, value, value, value, 1, time) for step, value, time in rows if _is_finite(value)
             ]
         edges = [first + (last + 1 - first) * index // max_points for index in range(max_points + 1)]
-        stretches = (self._fetch(_STRETCH, (*place, *edge))[0] for edge in pairwise(edges))
-        return [CurvePoint(*row) for row in stretches if row[0] is not None]
+        return [point for edge in pairwise(edges) if (point := self._stretch(place, edge))]
 
-    def num_not_finite(self, phase: str, name: str) -> int:
-        """Return the number of values of a metric that are not finite."""
-        query = f"SELECT count(*) FROM metrics WHERE {_PLACE} AND (value IS NULL OR abs(value) > 1.7e308)"
-        return int(self._fetch(query, (phase, name))[0][0])
+    def _stretch(self, place: tuple[str, str], edge: tuple[int, int]) -> CurvePoint | None:
+        """Return the point of a stretch of steps; None without a finite value in it."""
+        (row,) = self._fetch(_STRETCH, (*place, *edge))
+        if row[5] < row[7] or (row[5] and not all(map(_is_finite, row[2:5]))):
+            (row,) = self._fetch(f"{_STRETCH} AND {_FINITE}", (*place, *edge))
+        return None if row[0] is None else CurvePoint(*row[:7])
+
+    def num_not_finite(self, phase: str, name: str, points: Sequence[CurvePoint]) -> int:
+        """Return the number of values of a metric that are not finite; ``points`` are those of its curve."""
+        query = f"SELECT count(*) FROM metrics WHERE {_PLACE}"
+        num_values = int(self._fetch(query, (phase, name))[0][0])
+        return num_values - sum(point.num for point in points)
 
     def first_time(self, phase: str) -> str:
         """Return when the first metric of a phase was stored, of those of its first name; empty without any."""

@@ -30,7 +30,7 @@ from repairgym.view.metric_charts import LARGE, SMALL, Axis, Chart, Line, draw, 
 from repairgym.view.reader import RunReader
 from repairgym.view.site import OpenRun, Site, list_url, run_url
 
-_CHARTS_PER_PAGE = 60
+_CHARTS_PER_PAGE = 40
 _SMALL_POINTS, _LARGE_POINTS = 150, 300
 """Of one curve; a chart cannot resolve more."""
 _SMOOTHINGS = (0.0, 0.6, 0.9, 0.97)
@@ -125,7 +125,7 @@ class MetricPages:
                 Step(point, sum(counts.get(step, 0) for step in range(point.first, point.last + 1)), link(point))
                 for point in lines[0].points
             ]
-            num_lost = run.reader.num_not_finite(view.phase, view.name)
+            num_lost = run.reader.num_not_finite(view.phase, view.name, lines[0].points)
             return self._page(run, "metric.html.j2", view, others, chart=chart, steps=steps, num_not_finite=num_lost)
 
     def _page(
