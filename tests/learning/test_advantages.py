@@ -17,6 +17,8 @@ from repairgym.config.algorithms import (
     ReinforcePpAdvantageConfig,
     RlooAdvantageConfig,
     StateValueAdvantageConfig,
+    TreeGrpoAdvantageConfig,
+    TreeRlAdvantageConfig,
 )
 from repairgym.learning.advantages import (
     ESTIMATORS,
@@ -75,6 +77,8 @@ RELATIVE: list[AdvantageConfig] = [
     ReinforcePpAdvantageConfig(baseline="leave_one_out"),
     StateValueAdvantageConfig(),
     StateValueAdvantageConfig(is_own_counted=True),
+    TreeGrpoAdvantageConfig(),
+    TreeRlAdvantageConfig(),
 ]
 EVERY: list[AdvantageConfig] = [*RELATIVE, ReinforcePpAdvantageConfig(), GaeAdvantageConfig()]
 

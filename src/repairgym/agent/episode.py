@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from repairgym.agent.conversation import Completion, Conversation, InitialPrompt, cut_history
 from repairgym.agent.formats import Action, ActionFormat, ParseError
+from repairgym.agent.kept_states import StateKeeper
 from repairgym.agent.recording import Outcome, TurnRecorder
 from repairgym.agent.states import state_digest
 from repairgym.agent.tools.base import Observation, Tool, ToolContext, UsageError, tool_error
@@ -80,10 +81,12 @@ class LiveEpisode:
         conversation: Conversation,
         context: ToolContext,
         recorder: TurnRecorder,
+        keeper: StateKeeper,
         watcher: Watcher | None = None,
     ) -> None:
         """Begin without turns; the policy of ``conversation`` answers from ``recorder`` as well (`RecordedPolicy`)."""
         self.context = context
+        self._keeper = keeper
         self._watcher = watcher
         self.turns: list[Turn] = []
         self.attempts: list[Attempt] = []
@@ -151,19 +154,18 @@ class LiveEpisode:
         started = time.monotonic()
         state = await state_digest(self.context, prompt)
         outcome = self._recorder.recall_outcome(state)
-        if outcome is not None:
-            await self._repeat(action, outcome)
-        else:
+        if outcome is None:
             observation = await self._observation(action)
             is_tested = self.context.tested_files == self.context.workspace.state_digest()
+            tool_s = time.monotonic() - started
             outcome = Outcome(
-                state=state,
-                observation=observation,
-                is_tested=is_tested,
-                generate_s=generate_s,
-                tool_s=time.monotonic() - started,
+                state=state, observation=observation, is_tested=is_tested, generate_s=generate_s, tool_s=tool_s
             )
             self._recorder.add_outcome(outcome)
+            await self._keeper.keep(self.context)
+        elif not self._keeper.restore_next(self.context):
+            await self._repeat(action, outcome)
+            await self._keeper.keep(self.context)
         self._add_turn(completion, action, outcome)
         return action, outcome.observation
 

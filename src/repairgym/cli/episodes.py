@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from repairgym.rollout.jobs import EpisodeJob, PolicyRef
     from repairgym.rollout.replay import Replay
     from repairgym.training.run import Run
+    from repairgym.training.trees import Trees
 
 PHASE = "rollout"
 BRANCH_PHASE = "branch"
@@ -65,34 +66,47 @@ def rollout(
     Example: repairgym rollout tasks runs/api --policy openai endpoint.base_url=http://HOST:8000/v1 endpoint.model=base
 
     Example: repairgym rollout tasks runs/own --policy models/rft --branch 'rollout/rft/0/TASK#3:5' num_samples=8
+
+    Example: repairgym rollout tasks runs/tree --policy models/rft num_samples=8 tree.type=entropy tree.num_chains=4
     """
     ref = find_policy(policy, config.rollout.temperature, config.endpoint)
     check_tasks(tasks), check_new_run(run)
-    if branch and config.select != RolloutCommandConfig().select:
-        raise ConfigError("--branch names an episode and with it the task; leave select.* out")
+    check_branches(config, branch, is_script=not (ref.folder or ref.endpoint))
     from repairgym.cli.running import check_policy, describe_missing_oracles, open_run
     from repairgym.training.run_settings import CallConfig
 
     folder = tokenizer_folder(model, ref)
     check_policy(ref, folder, config.rollout)
-    call = CallConfig(f"rollout-{ref.name}", config, free=("select.*", "num_samples"))
+    free = ("select.*", "num_samples") if config.tree.type == "none" else ("select.*",)
+    call = CallConfig(f"rollout-{ref.name}", config, free=free)
     with open_run(run, tasks, folder, config.rollout, config.seed, cluster=config.cluster, call=call) as opened:
-        jobs = branch_jobs(opened, ref, config, branch) if branch else _task_jobs(opened, ref, config)
+        jobs, trees = (branch_jobs(opened, ref, config, branch), None) if branch else _task_jobs(opened, ref, config)
         chosen = [opened.tasks[task_id] for task_id in dict.fromkeys(job.task_id for job in jobs)]
         if missing := describe_missing_oracles(chosen, config.rollout):
             typer.echo(missing, err=True)
         phase = BRANCH_PHASE if branch else PHASE
         with opened.store.phase(phase):
-            trajectories = opened.run_jobs(ref, jobs, phase=phase)
+            trajectories = opened.run_jobs(ref, jobs, phase=phase, trees=trees)
         counters = opened.pool.counters()
     _print_verdicts(ref.name, len(chosen), trajectories, counters, as_json)
 
 
-def _task_jobs(opened: Run, ref: PolicyRef, config: RolloutCommandConfig) -> list[EpisodeJob]:
-    from repairgym.rollout.jobs import make_groups
+def check_branches(config: RolloutCommandConfig, branch: str, *, is_script: bool) -> None:
+    """Raise a `ConfigError` where the settings of branches exclude each other, or a script cannot continue them."""
+    is_tree = config.tree.type != "none"
+    if is_tree and is_script:
+        raise ConfigError(f"tree.type={config.tree.type!r}: a script says in a branch what it said before; use a model")
+    if branch and is_tree:
+        raise ConfigError("--branch begins all episodes behind one turn; leave tree.* out")
+    if branch and config.select != RolloutCommandConfig().select:
+        raise ConfigError("--branch names an episode and with it the task; leave select.* out")
+
+
+def _task_jobs(opened: Run, ref: PolicyRef, config: RolloutCommandConfig) -> tuple[list[EpisodeJob], Trees | None]:
+    from repairgym.training.trees import plan_groups
 
     task_ids = [task.id for task in opened.select(config.select, "tasks")]
-    return make_groups(f"{PHASE}/{ref.name}", 0, task_ids, config.num_samples, config.seed)
+    return plan_groups(config.tree, f"{PHASE}/{ref.name}", 0, task_ids, config.num_samples, config.seed)
 
 
 def branch_jobs(opened: Run, ref: PolicyRef, config: RolloutCommandConfig, branch: str) -> list[EpisodeJob]:

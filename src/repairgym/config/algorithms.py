@@ -96,15 +96,47 @@ class StateValueAdvantageConfig(Record):
     """Share of the advantage of the whole episode, R - b, in that of each turn; 1 is RLOO or Dr. GRPO."""
 
 
+class TreeGrpoAdvantageConfig(Record):
+    """GRPO's advantage over the group plus that over the tree of a chain (Tree-GRPO, arXiv 2509.21240).
+
+    A turn has the mean over the leaves below it, and its tokens are learned once. The published code learns a turn once
+    for each leaf below it (``leaf_power=1``), and takes the raw reward for the only leaf of a tree (here 0).
+    """
+
+    type: Literal["tree_grpo"] = "tree_grpo"
+    delta: PositiveFloat = 1e-6
+    """Keeps the quotients finite."""
+    leaf_power: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Factor n^leaf_power for n leaves below. 0: a turn counts once. 1: the gradient is the sum over leaves, each with
+    all of its turns."""
+
+
+class TreeRlAdvantageConfig(Record):
+    """(V(s) - V(root)) + (V(s) - V(parent)) of each segment between branchings (TreeRL, arXiv 2506.11902).
+
+    V is the mean reward of the leaves below.
+    """
+
+    type: Literal["tree_rl"] = "tree_rl"
+    global_weight: NonNegativeFloat = 1.0
+    """Factor on V(s) - V(root). 0: a path's advantages sum to R - V(root) over its segments."""
+    leaf_power: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Factor n^leaf_power for n leaves below. The paper learns a segment n times, each divided by sqrt(n)."""
+
+
 AdvantageConfig = Annotated[
     GroupAdvantageConfig
     | DrGrpoAdvantageConfig
     | RlooAdvantageConfig
     | ReinforcePpAdvantageConfig
     | GaeAdvantageConfig
-    | StateValueAdvantageConfig,
+    | StateValueAdvantageConfig
+    | TreeGrpoAdvantageConfig
+    | TreeRlAdvantageConfig,
     Field(discriminator="type"),
 ]
+TURN_ADVANTAGES = ("state_value", "tree_grpo", "tree_rl")
+"""Types that give each turn an advantage of its own."""
 
 # --- losses --------------------------------------------------------------------------------------------------------
 

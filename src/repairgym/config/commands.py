@@ -13,13 +13,14 @@ from repairgym.config.pipeline import AnyPipelineConfig, FullConfig, GradingConf
 from repairgym.config.rollout import RolloutConfig
 from repairgym.config.sandbox import LayersConfig, SandboxConfig
 from repairgym.config.selection import DataSetSelection, TaskSelection
+from repairgym.config.trees import GroupTreeConfig, NoTreeConfig, check_tree
 from repairgym.records import Record
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
-class RolloutCommandConfig(Record):
-    """`repairgym rollout` and `repairgym eval`."""
+class EpisodesConfig(Record):
+    """Episodes of a policy on tasks."""
 
     select: TaskSelection = TaskSelection(splits=("test",), is_specified_only=True)
     num_samples: PositiveInt = 1
@@ -31,6 +32,18 @@ class RolloutCommandConfig(Record):
     cluster: ClusterConfig = ClusterConfig()
 
     _nodes_can_run_it = model_validator(mode="after")(check_cluster)
+
+
+class RolloutCommandConfig(EpisodesConfig):
+    """`repairgym rollout`."""
+
+    tree: GroupTreeConfig = NoTreeConfig()
+    """Branches among the episodes of a task; ``num_samples`` counts all of them."""
+
+    @model_validator(mode="after")
+    def _grows(self) -> Self:
+        check_tree(self.tree, self.num_samples, self.rollout.agent.type)
+        return self
 
 
 class ReplayCommandConfig(Record):
@@ -192,7 +205,7 @@ class ViewConfig(Record):
 # --- evaluation ----------------------------------------------------------------------------------------------------
 
 
-class EvalCommandConfig(RolloutCommandConfig):
+class EvalCommandConfig(EpisodesConfig):
     """`repairgym eval run`."""
 
     num_samples: PositiveInt = 10

@@ -238,10 +238,10 @@ class AlgorithmConfig(Record):
             raise ValueError(
                 "kl.type='k1' gives each token its own advantage, but 'gspo' has one per sequence; use kl.type='k3'"
             )
-        if self.loss.type == "gspo" and self.advantage.type == "state_value":
+        if self.loss.type == "gspo" and self.advantage.type in algorithms.TURN_ADVANTAGES:
             raise ValueError(
-                "advantage.type='state_value' gives each turn its own advantage, but 'gspo' has one per sequence; use "
-                "another loss"
+                f"advantage.type={self.advantage.type!r} gives each turn its own advantage, but 'gspo' has one per "
+                "sequence; use another loss"
             )
         return self
 

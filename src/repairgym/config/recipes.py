@@ -31,6 +31,7 @@ from repairgym.config.pipeline import PipelineConfig, check_undemonstrated
 from repairgym.config.rollout import RolloutConfig, WatchConfig
 from repairgym.config.selection import TrainingSelection, ValidationSelection
 from repairgym.config.tasks import MutationConfig, ReleaseConfig, SolveRateConfig, SplitLimits, TasksConfig
+from repairgym.config.trees import GroupTreeConfig, NoTreeConfig, check_tree
 from repairgym.records import Record, SourceKind
 
 _SMALL_COMPUTE = ComputeConfig(is_bf16=True)
@@ -102,6 +103,8 @@ class RlConfig(Record):
     """Engine that samples the episodes."""
     reward: RewardConfig = TerminalRewardConfig()
     """Reward of the learner; stored and reported is the reward of the verdict."""
+    tree: GroupTreeConfig = NoTreeConfig()
+    """Branches among the members of a group; ``algorithm.group_size`` counts all of them."""
     num_groups: PositiveInt = 300
     """Groups with unequal rewards per iteration (paper B, Table 3: 300 problems)."""
     num_groups_sampled: PositiveInt = 300
@@ -154,6 +157,7 @@ def _check_training(config: Any) -> Any:
     rollout = config.rollout
     check_turns(config.rl.reward, rollout.pipeline.max_turns)
     check_undemonstrated(rollout.pipeline)
+    check_tree(config.rl.tree, config.rl.algorithm.group_size, rollout.agent.type)
     if rollout.temperature != 1.0:
         raise ValueError(
             f"rollout.temperature={rollout.temperature}: training samples at temperature 1 only, because its "

@@ -14,6 +14,9 @@ reinforce_pp  (b_i - mean(b)) / (std(b) + delta) over    arXiv 2501.03262
               all learned tokens of the iteration
 gae           A_t = d_t + g_t l_t A_{t+1} of each token  arXiv 1506.02438; on two levels: RAGEN, arXiv 2504.20073
 state_value   the same of each turn, values counted      after RTMC, arXiv 2604.11037; `state_values`
+tree_grpo     mean over the leaves below of group's A,   Tree-GRPO, arXiv 2509.21240; `trees`
+              plus the same A within their tree
+tree_rl       (V(s) - V(root)) + (V(s) - V(parent))      TreeRL, arXiv 2506.11902; `trees`
 ============  =========================================  ==========================================================
 
 To add an estimator: a function, a member of `config.algorithms.AdvantageConfig`, a line in `ESTIMATORS`; the
@@ -35,8 +38,11 @@ from repairgym.config.algorithms import (
     ReinforcePpAdvantageConfig,
     RlooAdvantageConfig,
     StateValueAdvantageConfig,
+    TreeGrpoAdvantageConfig,
+    TreeRlAdvantageConfig,
 )
 from repairgym.learning.state_values import state_values
+from repairgym.learning.trees import leaves_below, means_below, roots, segment_gains
 
 DropReason = Literal["", "too_few_valid", "equal_rewards"]
 
@@ -51,6 +57,12 @@ class Outcome:
     """Its learned tokens; only means over the tokens of an iteration read it."""
     states: tuple[str, ...] = ()
     """`Turn.state` of its turns; only values of states read it."""
+    num_turns: int = 0
+    """Its turns, shared ones included; only estimators of trees read it."""
+    parent: int = -1
+    """Index in the group of the member that a branch begins like; -1: none."""
+    num_shared_turns: int = 0
+    """Turns that a branch has of its parent; their tokens are learned there."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,7 @@ class GroupAdvantages:
     """The reason why the group teaches nothing; empty if it does."""
     of_turns: tuple[tuple[float, ...], ...] = ()
     """Advantages of each member's turns, where the estimator tells them apart; they replace ``values``, which are then
-    each member's reward less the value of its first state."""
+    those of the whole episode."""
 
     @property
     def is_dropped(self) -> bool:
@@ -145,7 +157,8 @@ def estimate_state_value(
 ) -> list[GroupAdvantages]:
     """GAE over the turns of each member with counted values; groups are dropped as by `group_advantages`.
 
-    Without a trace and mixing A_t = V(s_{t+1}) - V(s_t), and R - V(s_t) for the last turn: they sum to R - V(s_0).
+    Without a trace and mixing A_t = V(s_{t+1}) - V(s_t), and R - V(s_t) for the last turn: they sum to R - V(s_0), of a
+    branch from the state that it begins in.
     """
     return [_state_value_advantages(group, config) for group in groups]
 
@@ -160,6 +173,7 @@ def _state_value_advantages(group: Sequence[Outcome], config: StateValueAdvantag
             [outcome.reward for outcome in group if outcome.reward is not None],
             prior_weight=config.prior_weight,
             is_own_counted=config.is_own_counted,
+            num_shared=[outcome.num_shared_turns for outcome in group if outcome.reward is not None],
         )
     )
     of_turns, totals = [], []
@@ -169,10 +183,12 @@ def _state_value_advantages(group: Sequence[Outcome], config: StateValueAdvantag
             of_turns.append((0.0,) * len(value))
             totals.append(whole)
             continue
+        first = min(outcome.num_shared_turns, len(value) - 1)
         advantage = _turn_advantages(value, outcome.reward, config.turn_lambda)
         mixed = (1.0 - config.group_weight) * advantage + config.group_weight * whole
+        mixed[:first] = 0.0
         of_turns.append(tuple(mixed.tolist()))
-        totals.append(outcome.reward - float(value[0]))
+        totals.append(outcome.reward - float(value[first]))
     return GroupAdvantages(tuple(totals), "", tuple(of_turns))
 
 
@@ -207,6 +223,69 @@ def token_advantages(value: np.ndarray, reward: np.ndarray, turn: np.ndarray, co
     return advantages
 
 
+def estimate_tree_grpo(groups: Sequence[Sequence[Outcome]], config: TreeGrpoAdvantageConfig) -> list[GroupAdvantages]:
+    """Give each turn the mean over the leaves below it of their advantage in the group plus that in their tree.
+
+    Both advantages are those of GRPO. A tree with one valid leaf, or with equal rewards, has nothing to compare: 0.
+    Without branches this is GRPO.
+    """
+    return [_tree_grpo_advantages(group, config) for group in groups]
+
+
+def _tree_grpo_advantages(group: Sequence[Outcome], config: TreeGrpoAdvantageConfig) -> GroupAdvantages:
+    rewards = _rewards_of(group)
+    whole = group_advantages(rewards, delta=config.delta)
+    if whole.is_dropped:
+        return whole
+    values, trees = np.array(whole.values), np.array(roots([outcome.parent for outcome in group]))
+    for tree in set(trees.tolist()):
+        places = np.flatnonzero(trees == tree)
+        values[places] += group_advantages([rewards[place] for place in places], delta=config.delta).values
+    numbers = [None if reward is None else float(value) for value, reward in zip(values, rewards, strict=True)]
+    of_turns = [means_below(below, numbers, config.leaf_power) for below in _leaves_below(group)]
+    return _of_own_turns(group, [number or 0.0 for number in numbers], of_turns)
+
+
+def estimate_tree_rl(groups: Sequence[Sequence[Outcome]], config: TreeRlAdvantageConfig) -> list[GroupAdvantages]:
+    """Give each segment between two branchings what it adds to the value before it, and to that of the root.
+
+    V is the mean reward of the leaves below. The differences to the parent sum to R - V(root) over the segments of a
+    leaf's path; ``global_weight`` adds V(s) - V(root). Without branches this is Dr. GRPO times 1 + ``global_weight``.
+    """
+    return [_tree_rl_advantages(group, config) for group in groups]
+
+
+def _tree_rl_advantages(group: Sequence[Outcome], config: TreeRlAdvantageConfig) -> GroupAdvantages:
+    rewards = _rewards_of(group)
+    whole = relative_to_group(rewards, minus_mean)
+    if whole.is_dropped:
+        return whole
+    valid = [reward for reward in rewards if reward is not None]
+    baseline = math.fsum(valid) / len(valid)
+    of_turns = []
+    for below in _leaves_below(group):
+        num_leaves = means_below(below, [None if reward is None else 1.0 for reward in rewards], config.leaf_power)
+        of_turns.append(segment_gains(below, rewards, baseline, config.global_weight) * num_leaves)
+    return _of_own_turns(group, list(whole.values), of_turns)
+
+
+def _leaves_below(group: Sequence[Outcome]) -> list[np.ndarray]:
+    return leaves_below(
+        [outcome.parent for outcome in group],
+        [outcome.num_shared_turns for outcome in group],
+        [outcome.num_turns for outcome in group],
+    )
+
+
+def _of_own_turns(group: Sequence[Outcome], values: Sequence[float], of_turns: Sequence[np.ndarray]) -> GroupAdvantages:
+    """Advantages of turns; those that a branch shares, which its parent learns, and of invalid members are 0."""
+    own = []
+    for outcome, advantages in zip(group, of_turns, strict=True):
+        is_own = (np.arange(len(advantages)) >= outcome.num_shared_turns) & (outcome.reward is not None)
+        own.append(tuple(np.where(is_own, advantages, 0.0).tolist()))
+    return GroupAdvantages(tuple(values), "", tuple(own))
+
+
 ESTIMATORS: dict[str, Estimator] = {
     "group": estimate_group,
     "dr_grpo": estimate_dr_grpo,
@@ -214,6 +293,8 @@ ESTIMATORS: dict[str, Estimator] = {
     "reinforce_pp": estimate_reinforce_pp,
     "gae": estimate_gae,
     "state_value": estimate_state_value,
+    "tree_grpo": estimate_tree_grpo,
+    "tree_rl": estimate_tree_rl,
 }
 
 

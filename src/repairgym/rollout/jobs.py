@@ -5,7 +5,7 @@ group have one task.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -38,6 +38,17 @@ class EpisodeJob:
     seed: int
     prefix: Prefix | None = None
     """Of a branch."""
+    is_kept: bool = False
+    """Its worker keeps its state behind each turn, so that branches begin with forks."""
+
+
+Grow = Callable[[Trajectory], Sequence[EpisodeJob]]
+"""From an episode that has ended to the jobs that follow from it, such as the branches of its group."""
+
+
+def no_growth(trajectory: Trajectory) -> Sequence[EpisodeJob]:
+    """Return nothing: no job follows."""
+    return ()
 
 
 ServerProtocol = Literal["openai", "vllm"]
@@ -78,12 +89,22 @@ def make_branches(parent: Trajectory, num_turns: int, size: int, seed: int, name
         raise InputError(
             f"{parent.id} has {len(parent.turns)} turns; it branches after turn 1 to {len(parent.turns) - 1}"
         )
-    if parent.agent_run is not None or not all(turn.state for turn in parent.turns[:num_turns]):
+    if not can_branch(parent):
         raise InputError(f"{parent.id} cannot be replayed: its turns have no state (external agent, or an older store)")
     group_id = f"{name}/{parent.id}:{num_turns}"
     ids = [f"{group_id}#{index}" for index in range(size)]
     prefix = Prefix(parent, num_turns)
     return [EpisodeJob(id_, group_id, parent.task_id, episode_seed(seed, id_), prefix) for id_ in ids]
+
+
+def can_branch(parent: Trajectory) -> bool:
+    """Return True when other episodes can begin with turns of ``parent``."""
+    return parent.agent_run is None and all(turn.state for turn in parent.turns)
+
+
+def num_shared_turns(trajectory: Trajectory) -> int:
+    """Return the number of turns that a branch has of its parent; 0 for a chain."""
+    return trajectory.parent.num_turns if trajectory.parent else 0
 
 
 def episode_seed(seed: int, trajectory_id: str) -> int:
@@ -110,5 +131,11 @@ class Pool(Protocol):
     def counters(self) -> dict[str, float]:
         """Return the counts of engines, caches and clients of servers, summed over all workers."""
 
-    def run(self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]) -> Iterator[Trajectory]:
-        """Yield graded trajectories as they end, one per job; `SandboxError` if the pool cannot continue."""
+    def run(
+        self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task], grow: Grow = no_growth
+    ) -> Iterator[Trajectory]:
+        """Yield graded trajectories as they end, one per job, those that ``grow`` adds included.
+
+        Raises:
+            SandboxError: the pool cannot continue.
+        """

@@ -11,7 +11,7 @@ from typing import Self
 from repairgym.config.rollout import RolloutConfig
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Task, Trajectory
-from repairgym.rollout.jobs import EpisodeJob, PolicyRef
+from repairgym.rollout.jobs import EpisodeJob, Grow, PolicyRef, no_growth
 from repairgym.rollout.policies import PolicyCache
 from repairgym.rollout.pool import FailureStreak
 from repairgym.rollout.runner import Runner
@@ -64,17 +64,19 @@ class LocalPool:
         """Counters of all calls, added up."""
         return dict(self._counters)
 
-    def run(self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]) -> Iterator[Trajectory]:
+    def run(
+        self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task], grow: Grow = no_growth
+    ) -> Iterator[Trajectory]:
         """Yield trajectories as they end; episodes stand still while the caller works. Raises as `WorkerPool.run`."""
         self._failures.forget()
         with asyncio.Runner() as loop:
-            trajectories = self._run(policy, jobs, tasks)
+            trajectories = self._run(policy, jobs, tasks, grow)
             while (trajectory := loop.run(_next(trajectories))) is not None:
                 yield from self._failures.admit(trajectory)
         yield from self._failures.release()
 
     async def _run(
-        self, ref: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]
+        self, ref: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task], grow: Grow
     ) -> AsyncIterator[Trajectory]:
         if not jobs:
             return
@@ -83,8 +85,12 @@ class LocalPool:
         runner = Runner(self.config, backend, self._find_layers, self._renderer, self._store, self._turn_log)
         try:
             policy = await policies.get(ref)
-            async for trajectory in runner.run(jobs, tasks, policy, ref.temperature):
-                yield trajectory
+            while jobs:
+                following: list[EpisodeJob] = []
+                async for trajectory in runner.run(jobs, tasks, policy, ref.temperature):
+                    following += grow(trajectory)
+                    yield trajectory
+                jobs = following
         finally:
             self._counters.update(policies.counters() | runner.counters())
             await policies.close()

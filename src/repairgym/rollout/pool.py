@@ -22,7 +22,7 @@ from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import SandboxError
 from repairgym.process_pool import WorkerFailure
 from repairgym.records import Task, Trajectory
-from repairgym.rollout.jobs import EpisodeJob, PolicyRef
+from repairgym.rollout.jobs import EpisodeJob, Grow, PolicyRef, no_growth
 from repairgym.rollout.runner import never_run
 from repairgym.rollout.workers import JobsLost, Message, ProcessWorkers, Workers, WorkerSetup, WorkReport, WorkRequest
 from repairgym.sizing.workers import size_workers, this_host
@@ -116,6 +116,8 @@ class WorkerPool:
         self._drain = Drain()
         self._reports: dict[Hashable, WorkReport] = {}
         self._losses = Counter[str]()
+        self._homes: dict[str, Hashable] = {}
+        """Group whose states are kept -> the worker that has them."""
         self._num_lost_workers = 0
         self._num_retried = 0
 
@@ -135,8 +137,10 @@ class WorkerPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]) -> Iterator[Trajectory]:
-        """Run all ``jobs``; yields trajectories as they end.
+    def run(
+        self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task], grow: Grow = no_growth
+    ) -> Iterator[Trajectory]:
+        """Run all ``jobs`` and what ``grow`` adds, which is next in line; yields trajectories as they end.
 
         Raises:
             SandboxError: too many invalid episodes in a row, also because their workers died.
@@ -146,15 +150,16 @@ class WorkerPool:
         self._workers.start()
         self._failures.forget()
         self._losses.clear()
+        self._homes.clear()
         with draining_on_interrupt() as self._drain:
-            for trajectory in self._run(policy, _portions(jobs), tasks):
+            for trajectory in self._run(policy, _portions(jobs), tasks, grow):
                 yield from self._failures.admit(trajectory)
             yield from self._failures.release()
             if self._drain.is_asked:
                 raise KeyboardInterrupt
 
     def _run(
-        self, policy: PolicyRef, waiting: list[tuple[EpisodeJob, ...]], tasks: Mapping[str, Task]
+        self, policy: PolicyRef, waiting: list[tuple[EpisodeJob, ...]], tasks: Mapping[str, Task], grow: Grow
     ) -> Iterator[Trajectory]:
         load = Counter[Hashable]()
         while not self._drain.is_over(self.config.drain_timeout_s):
@@ -165,10 +170,13 @@ class WorkerPool:
                 return
             for worker, message in self._workers.receive(load.keys(), _DRAIN_POLL_S):
                 if isinstance(message, Trajectory):
+                    waiting += _portions(grow(message))
                     yield message
                 elif isinstance(message, JobsLost):
                     load[worker] -= len(message.jobs)
-                    yield from self._retry(message, policy, waiting)
+                    for trajectory in self._retry(message, policy, waiting):
+                        waiting += _portions(grow(trajectory))
+                        yield trajectory
                 else:
                     load[worker] -= self._note(worker, message)
 
@@ -179,11 +187,33 @@ class WorkerPool:
         tasks: Mapping[str, Task],
         load: Counter[Hashable],
     ) -> None:
-        for worker in self._workers.ready():
-            while waiting and load[worker] + len(waiting[-1]) <= max(self._room(waiting), len(waiting[-1])):
-                jobs = waiting.pop()
+        ready = self._workers.ready()
+        for worker in ready:
+            while (number := self._next_for(worker, ready, waiting, load)) is not None:
+                jobs = waiting.pop(number)
                 self._workers.give(worker, WorkRequest(policy, jobs, {job.task_id: tasks[job.task_id] for job in jobs}))
                 load[worker] += len(jobs)
+                if jobs[0].is_kept:
+                    self._homes[jobs[0].group_id] = worker
+
+    def _next_for(
+        self,
+        worker: Hashable,
+        ready: Sequence[Hashable],
+        waiting: Sequence[tuple[EpisodeJob, ...]],
+        load: Counter[Hashable],
+    ) -> int | None:
+        """Return the place of the next jobs for ``worker``, the last in the list first; None: none fits.
+
+        Jobs whose group has states in another worker wait for that one, unless it is gone.
+        """
+        for number in reversed(range(len(waiting))):
+            jobs = waiting[number]
+            home = self._homes.get(jobs[0].group_id)
+            if home in (None, worker) or home not in ready:
+                room = self._room(waiting) if home is None else self.config.max_in_flight
+                return number if load[worker] + len(jobs) <= max(room, len(jobs)) else None
+        return None
 
     def _room(self, waiting: Sequence[tuple[EpisodeJob, ...]]) -> int:
         """Jobs that one worker may hold: its bound, or its share of what is left, so that workers end together."""

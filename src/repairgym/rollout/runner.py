@@ -13,10 +13,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from repairgym.agent.clients import ClientPolicy
 from repairgym.agent.episode import Episode
+from repairgym.agent.kept_states import StateKeeper
 from repairgym.agent.pipelines.base import EpisodeRunner, Pipeline
 from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.agent.recording import Entry, RecordedPolicy, TurnRecorder, entries_of
@@ -38,8 +40,9 @@ from repairgym.ledger import LedgerBuilder, Parent, TokenLedger
 from repairgym.records import StopReason, Task, Trajectory, Verdict, VerdictKind
 from repairgym.rollout.external import ExternalAgent
 from repairgym.rollout.jobs import EpisodeJob
+from repairgym.rollout.kept_groups import KeptGroups
 from repairgym.rollout.turn_log import EpisodeLog, TurnLog
-from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
+from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxSpec, Snapshot
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.sandbox.lease import LeasedBackend
 from repairgym.serving.scripts import ShellPolicy
@@ -75,6 +78,7 @@ class Runner:
         self._turn_counts = Counter(dict.fromkeys(TURN_COUNTS, 0))
         self._session_numbers = itertools.count()
         self._layers: dict[str, TaskLayers] = {}
+        self._kept = KeptGroups(config.max_in_flight)
         self._gate = asyncio.Semaphore(config.max_in_flight)
         self.cache = ExecutionCache()
         self._pipeline = make_pipeline(config.pipeline, self.cache, renderer.call_form)
@@ -97,7 +101,8 @@ class Runner:
         return hits | resumed | (self._judge.counters() if self._judge else {})
 
     async def close(self) -> None:
-        """Close the judge's connections; the back end stays open."""
+        """Close the judge's connections and what is kept for branches; the back end stays open."""
+        await self._kept.close()
         if self._judge:
             await self._judge.close()
 
@@ -115,6 +120,8 @@ class Runner:
         async with aclosing(as_completed(bounded(job) for job in jobs)) as ended:
             async for trajectory in ended:
                 yield trajectory
+        # The last branches of a group leave no states, and nothing follows them.
+        await self._kept.forget({job.group_id for job in jobs if job.prefix and not job.is_kept})
 
     async def run_job(
         self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, queue_s: float = 0.0
@@ -132,17 +139,21 @@ class Runner:
         failure, num_failures = "", 0
         with self._open_log(job, policy, temperature) as log:
             while num_failures < self._config.max_attempts:
+                is_forked = bool(self._kept.begun_with(job))
                 try:
-                    return await self._attempt(job, task, policy, temperature, log, queue_s)
+                    async with self._kept.keeper(job) as keeper:
+                        return await self._attempt(job, task, policy, temperature, log, keeper, queue_s)
                 except ReplayDiffersError as error:
                     self._turn_counts["turns/num_differing_replays"] += 1
-                    if not log.entries:
+                    if not log.entries and not is_forked:
                         verdict = _invalid(f"the turns of the parent came out differently: {error}")
                         return self._trajectory(job, task, policy, _no_episode(queue=queue_s), verdict)
                     log.restart()
                 except SandboxError as error:
                     failure = str(error)
                     num_failures += 1
+                if is_forked:  # the next attempt replays
+                    await self._kept.forget([job.group_id])
         verdict = _invalid(f"{self._config.max_attempts} episodes failed: {failure}")
         return self._trajectory(job, task, policy, _no_episode(queue=queue_s), verdict)
 
@@ -157,7 +168,14 @@ class Runner:
         return log
 
     async def _attempt(
-        self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, log: EpisodeLog, queue_s: float
+        self,
+        job: EpisodeJob,
+        task: Task,
+        policy: Policy,
+        temperature: float,
+        log: EpisodeLog,
+        keeper: StateKeeper,
+        queue_s: float,
     ) -> Trajectory:
         session_id = f"{job.trajectory_id}~{next(self._session_numbers)}"
         if isinstance(policy, ScriptedPolicy):
@@ -166,7 +184,7 @@ class Runner:
             policy.begin_session(session_id, task)
         context = ToolContext(task=task, workspace=await self._workspace(task))
         try:
-            episode = await self._episode(session_id, context, policy, job, temperature, log)
+            episode = await self._episode(session_id, context, policy, job, temperature, log, keeper)
         finally:
             await context.workspace.close()
         episode.durations_s["queue"] += queue_s
@@ -182,7 +200,7 @@ class Runner:
         if self._agent is not None:
             return await self._agent.workspace(task, tree, lambda files: self._spec(task, files), self._backend.create)
         prepare = self._pipeline.prepare if self._pipeline.is_prepared else None
-        return Workspace(tree, task.base_files, lambda files: self._sandbox(task, files), prepare)
+        return Workspace(tree, task.base_files, partial(self._sandbox, task), prepare, partial(self._sandbox, task))
 
     async def _episode(
         self,
@@ -192,6 +210,7 @@ class Runner:
         job: EpisodeJob,
         temperature: float,
         log: EpisodeLog,
+        keeper: StateKeeper,
     ) -> Episode:
         limits = self._limits_of(policy)
         recorder = TurnRecorder([*self._prefix_entries(job), *log.entries], log.write)
@@ -203,10 +222,11 @@ class Runner:
             watcher = policy if isinstance(policy, ClientPolicy) else None
             runner = EpisodeRunner(self._pipeline, timed, self._renderer, temperature, limits, watcher)
             try:
-                episode = await runner.run(session_id, context, job.seed, recorder)
+                episode = await runner.run(session_id, context, job.seed, recorder, keeper)
             finally:
                 self._turn_counts["turns/num_recalled"] += recorder.num_recalled
                 self._turn_counts["turns/num_executed_again"] += recorder.num_executed_again
+                self._turn_counts["turns/num_forked_episodes"] += keeper.is_forked
         episode.durations_s.update(timed.durations_s)
         return episode
 
@@ -239,8 +259,8 @@ class Runner:
     def _spec(self, task: Task, files: dict[str, str | None]) -> SandboxSpec:
         return self._task_layers(task).spec(files, self._config.sandbox.limits)
 
-    async def _sandbox(self, task: Task, files: dict[str, str | None]) -> Sandbox:
-        return await self._backend.create(self._spec(task, files))
+    async def _sandbox(self, task: Task, files: dict[str, str | None], snapshot: Snapshot | None = None) -> Sandbox:
+        return await self._backend.create(self._spec(task, files), snapshot=snapshot)
 
 
 def never_run(job: EpisodeJob, policy_id: str, config: RolloutConfig, reason: str) -> Trajectory:
@@ -300,6 +320,7 @@ TURN_COUNTS = (
     "turns/num_resumed_episodes",
     "turns/num_recalled",
     "turns/num_executed_again",
+    "turns/num_forked_episodes",
     "turns/num_differing_replays",
 )
 GENERATION_STAGES = ("queue", "prefill", "decode")

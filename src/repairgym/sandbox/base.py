@@ -142,7 +142,7 @@ class ShellSession(Protocol):
 
 
 class Snapshot(Protocol):
-    """A frozen state of a sandbox: testbed, image, ``/tmp`` and shell sessions. Not processes, not ``/dev/shm``.
+    """A frozen state of a sandbox: testbed, image, ``/tmp``, ``/dev/shm`` and shell sessions. Not processes.
 
     Independent of its sandbox, which may continue or be closed. Lives, and holds its bytes, until it or its back end is
     closed.

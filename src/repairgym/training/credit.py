@@ -1,7 +1,7 @@
 """Credit of an iteration: the turns that hold its advantages.
 
 Reads groups and their advantages, before weights and masks; makes metrics. Guarantee: only kept groups count, and every
-sampled token counts with the size of its advantage.
+sampled token counts once, with the size of its advantage.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ import numpy as np
 from repairgym.agent.tools.roles import is_edit
 from repairgym.learning.advantages import GroupAdvantages
 from repairgym.learning.state_values import shared_turns
+from repairgym.rollout.jobs import num_shared_turns
 from repairgym.training.rollout_batch import Group
 
 
@@ -49,6 +50,8 @@ def _rows(group: Group, advantage: GroupAdvantages) -> list[tuple[float, bool, b
     for number, is_shared in zip(valid, shared, strict=True):
         turns = group.members[number].turns
         for at, value in enumerate(np.broadcast_to(of_members[number], len(turns))):
+            if at < num_shared_turns(group.members[number]):
+                continue
             turn = turns[at]
             size = abs(float(value)) * (turn.action_span[1] - turn.action_span[0])
             is_flipped = bool(value * advantage.values[number] < 0)

@@ -16,7 +16,7 @@ from repairgym.errors import ConfigError, SandboxError
 from repairgym.learning.curriculum import interleave, task_order
 from repairgym.learning.rewards import Rewards, make_shaping
 from repairgym.records import Task, Trajectory
-from repairgym.rollout.jobs import PolicyRef, make_groups
+from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.names import OWN
 from repairgym.tasks.solve_rates import rates_of
 from repairgym.training.rollout_batch import (
@@ -28,6 +28,7 @@ from repairgym.training.rollout_batch import (
     record_group_status,
 )
 from repairgym.training.run import Run
+from repairgym.training.trees import plan_groups
 
 _EVERY = "every source"
 
@@ -86,10 +87,13 @@ class GroupSampler:
 
     def _add_groups(self, batch: RolloutBatch, task_ids: Sequence[str]) -> None:
         step = batch.step
-        jobs = make_groups(self._phase, step, task_ids, self._config.algorithm.group_size, self._run.seed)
+        size = self._config.algorithm.group_size
+        jobs, trees = plan_groups(self._config.tree, self._phase, step, task_ids, size, self._run.seed)
         label = f"{self._phase} {step}"
         fresh: list[Trajectory] = []
-        for trajectory in self._run.run_jobs(self._newest(), jobs, phase=self._phase, step=step, label=label):
+        for trajectory in self._run.run_jobs(
+            self._newest(), jobs, phase=self._phase, step=step, label=label, trees=trees
+        ):
             is_dropped = is_stale(trajectory, step, self._config.max_staleness)
             (batch.stale if is_dropped else fresh).append(trajectory)
         batch.trajectories += fresh

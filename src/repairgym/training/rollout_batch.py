@@ -26,6 +26,7 @@ from repairgym.learning.advantages import GroupAdvantages, Outcome, estimate_adv
 from repairgym.learning.rewards import Rewards, raw_rewards
 from repairgym.learning.samples import Sample, policy_sample, split_histories, supervised_sample
 from repairgym.records import OVERLONG, StopReason, Trajectory, VerdictKind
+from repairgym.rollout.jobs import num_shared_turns
 from repairgym.rollout.names import OWN, TEACHER
 from repairgym.rollout.store import RunStore
 
@@ -113,18 +114,22 @@ def advantages_of(groups: Sequence[Group], config: AlgorithmConfig) -> list[Grou
     has_states = isinstance(config.advantage, StateValueAdvantageConfig)
     if has_states:
         _check_states(groups)
-    outcomes = [
-        [
-            Outcome(
-                None if config.overlong == "drop" and member.stop_reason in OVERLONG else reward,
-                int(member.ledger.is_action.sum()),
-                tuple(turn.state for turn in member.turns) if has_states else (),
-            )
-            for member, reward in zip(group.members, group.rewards, strict=True)
-        ]
-        for group in groups
+    return estimate_advantages([_outcomes_of(group, config, has_states) for group in groups], config.advantage)
+
+
+def _outcomes_of(group: Group, config: AlgorithmConfig, has_states: bool) -> list[Outcome]:
+    number_of = {member.id: number for number, member in enumerate(group.members)}
+    return [
+        Outcome(
+            None if config.overlong == "drop" and member.stop_reason in OVERLONG else reward,
+            int(member.ledger.is_action.sum()),
+            tuple(turn.state for turn in member.turns) if has_states else (),
+            num_turns=len(member.turns),
+            parent=number_of.get(member.parent.trajectory_id, -1) if member.parent else -1,
+            num_shared_turns=num_shared_turns(member),
+        )
+        for member, reward in zip(group.members, group.rewards, strict=True)
     ]
-    return estimate_advantages(outcomes, config.advantage)
 
 
 def _check_states(groups: Sequence[Group]) -> None:

@@ -5,18 +5,20 @@ follow from phase, step, task and index, so what is already in the store is neve
 kept until its trajectory is stored.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from repairgym.config.sandbox import SandboxConfig
 from repairgym.config.selection import TaskSelection
 from repairgym.records import Task, Trajectory
-from repairgym.rollout.jobs import EpisodeJob, PolicyRef, Pool
+from repairgym.rollout.jobs import EpisodeJob, PolicyRef, Pool, no_growth
 from repairgym.rollout.names import TURNS_FOLDER
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.turn_log import TurnLog
 from repairgym.tasks.selection import select_tasks
+from repairgym.training.trees import Trees
 
 Progress = Callable[[str, int, int, str], None]
 """(phase, done, total, detail); total 0 when unknown."""
@@ -63,30 +65,66 @@ class Run:
         return PolicyRef(name or stage, str(self.checkpoint(stage)), version, temperature)
 
     def collect(
-        self, policy: PolicyRef, jobs: Sequence[EpisodeJob], *, phase: str, step: int = 0, label: str = ""
+        self,
+        policy: PolicyRef,
+        jobs: Sequence[EpisodeJob],
+        *,
+        phase: str,
+        step: int = 0,
+        label: str = "",
+        trees: Trees | None = None,
     ) -> Iterator[Trajectory]:
-        """Run the jobs that the store does not hold yet; yields and stores each trajectory as it ends."""
+        """Run the jobs that the store does not hold yet; yields and stores each trajectory as it ends.
+
+        ``trees``, which made ``jobs``, adds branches; those of stored members are made again before anything runs.
+        """
         stored = self.store.trajectory_ids(phase=phase, step=step)
         turn_log = TurnLog(self.folder / TURNS_FOLDER)
         turn_log.forget(stored)
-        missing = [job for job in jobs if job.trajectory_id not in stored]
-        num_done, num_solved = len(jobs) - len(missing), 0
-        for trajectory in self.pool.run(policy, missing, self.tasks):
+        missing, num_done = self._missing(jobs, stored, phase, step, trees)
+        num_jobs, num_solved = trees.num_jobs if trees else len(jobs), 0
+        for trajectory in self.pool.run(policy, missing, self.tasks, trees.grow if trees else no_growth):
             split = self.tasks[trajectory.task_id].split
             self.store.add_trajectory(trajectory, phase=phase, step=step, split=split)
             turn_log.forget([trajectory.id])
             num_done += 1
             num_solved += trajectory.verdict.is_valid and trajectory.verdict.reward > 0
             detail = _DRAINING if self.pool.is_draining else f"{num_solved} solved"
-            self.progress(label or phase, num_done, len(jobs), detail)
+            self.progress(label or phase, num_done, num_jobs, detail)
             yield trajectory
 
+    def _missing(
+        self, jobs: Sequence[EpisodeJob], stored: Collection[str], phase: str, step: int, trees: Trees | None
+    ) -> tuple[list[EpisodeJob], int]:
+        """Return the jobs to run and the number of those that are stored."""
+        ended = self.store.trajectories(phase=phase, step=step) if trees and stored else ()
+        known = {trajectory.id: trajectory for trajectory in ended}
+        waiting, missing, num_stored = deque(jobs), list[EpisodeJob](), 0
+        while waiting:
+            job = waiting.popleft()
+            if job.trajectory_id not in stored:
+                missing.append(job)
+                continue
+            num_stored += 1
+            waiting += trees.grow(known[job.trajectory_id]) if trees else ()
+        return missing, num_stored
+
     def run_jobs(
-        self, policy: PolicyRef, jobs: Sequence[EpisodeJob], *, phase: str, step: int = 0, label: str = ""
+        self,
+        policy: PolicyRef,
+        jobs: Sequence[EpisodeJob],
+        *,
+        phase: str,
+        step: int = 0,
+        label: str = "",
+        trees: Trees | None = None,
     ) -> list[Trajectory]:
-        """All trajectories of ``jobs``, those of an earlier, interrupted run included, in the order of the jobs."""
-        for _ in self.collect(policy, jobs, phase=phase, step=step, label=label):
+        """All trajectories of ``jobs``, those of an earlier, interrupted run included, in the order of the jobs.
+
+        The branches that ``trees`` adds follow the chains of their group.
+        """
+        for _ in self.collect(policy, jobs, phase=phase, step=step, label=label, trees=trees):
             pass
-        wanted = {job.trajectory_id: number for number, job in enumerate(jobs)}
+        wanted = {job.trajectory_id: number for number, job in enumerate(trees.jobs() if trees else jobs)}
         trajectories = [t for t in self.store.trajectories(phase=phase, step=step) if t.id in wanted]
         return sorted(trajectories, key=lambda trajectory: wanted[trajectory.id])

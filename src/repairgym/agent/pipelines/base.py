@@ -19,6 +19,7 @@ import jinja2
 from repairgym.agent.conversation import Conversation, InitialPrompt
 from repairgym.agent.episode import Episode, Interface, LiveEpisode, Watcher
 from repairgym.agent.formats import FORMATS, Action, describe_schemas
+from repairgym.agent.kept_states import StateKeeper
 from repairgym.agent.recording import TurnRecorder
 from repairgym.agent.tools.base import ToolContext, ToolServices
 from repairgym.agent.tools.registry import make_tools
@@ -129,9 +130,14 @@ class EpisodeRunner:
     watcher: Watcher | None = None
 
     async def run(
-        self, session_id: str, context: ToolContext, seed: int, recorder: TurnRecorder | None = None
+        self,
+        session_id: str,
+        context: ToolContext,
+        seed: int,
+        recorder: TurnRecorder | None = None,
+        keeper: StateKeeper | None = None,
     ) -> Episode:
-        """Run one episode. ``session_id`` is unique; ``seed`` decides all sampling; None records nothing.
+        """Run one episode. ``session_id`` is unique; ``seed`` decides all sampling; None records and keeps nothing.
 
         Raises:
             SandboxError: the sandbox failed; the episode says nothing about the policy.
@@ -142,7 +148,8 @@ class EpisodeRunner:
         tools = describe_schemas(pipeline.tools) if pipeline.format.is_native else ()
         conversation = Conversation(self.policy, self.renderer, session_id, seed, self.temperature, tools)
         interface = Interface(config, pipeline.tools, pipeline.format, pipeline.finish)
-        live = LiveEpisode(interface, conversation, context, recorder or TurnRecorder(), self.watcher)
+        recorder, keeper = recorder or TurnRecorder(), keeper or StateKeeper()
+        live = LiveEpisode(interface, conversation, context, recorder, keeper, self.watcher)
         failure = ""
         try:
             stop_reason = await pipeline.run_episode(live)

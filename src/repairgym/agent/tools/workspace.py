@@ -10,12 +10,27 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from repairgym.sandbox.base import ExecResult, Sandbox, can_be_path, is_encodable
+from repairgym.sandbox.base import ExecResult, Sandbox, Snapshot, can_be_path, is_encodable
 
 Files = dict[str, str | None]
 """Relative path -> text, None: absent."""
+ForkSandbox = Callable[[Files, Snapshot], Awaitable[Sandbox]]
+"""Makes a sandbox from a snapshot of one that began with the given files."""
+
+
+@dataclass(frozen=True)
+class WorkspaceState:
+    """A workspace at one moment."""
+
+    changes: Files
+    first_changes: Files
+    """Changes that were written before the sandbox started."""
+    cwd: str
+    snapshot: Snapshot | None
+    """Of the sandbox; None: it had none. Whoever keeps the state closes it."""
 
 
 class Workspace:
@@ -27,17 +42,21 @@ class Workspace:
         base_files: Files,
         create_sandbox: Callable[[Files], Awaitable[Sandbox]],
         prepare: Callable[[Sandbox], Awaitable[None]] | None = None,
+        fork_sandbox: ForkSandbox | None = None,
     ) -> None:
         """Start nothing. ``base_files`` lie over the pinned ``tree``.
 
         ``create_sandbox`` makes a sandbox of the tree with the given files written over it, ``prepare`` prepares a new
-        one before the agent's changes are written.
+        one before the agent's changes are written. `restore` needs ``fork_sandbox``.
         """
         self._tree = tree
         self._base_files = base_files
         self._create_sandbox = create_sandbox
         self._prepare = prepare
+        self._fork_sandbox = fork_sandbox
         self._sandbox: Sandbox | None = None
+        self._snapshot: Snapshot | None = None
+        """The sandbox as it is now, or as it has to start; None: not taken since it last changed."""
         self._starting = asyncio.Lock()
         self._first_changes: Files = {}
         self._is_stale = False
@@ -71,8 +90,8 @@ class Workspace:
         self._check_writable(path)
         if not is_encodable(text):
             raise PermissionError(f"the text for {path} holds half a character, which no file can hold")
-        if self._sandbox is not None:
-            await self._sandbox.write_file(path, text.encode("utf-8", "surrogateescape"))
+        if self._sandbox is not None or self._snapshot is not None:
+            await (await self.sandbox()).write_file(path, text.encode("utf-8", "surrogateescape"))
         self._record(path, text)
 
     async def run_command(self, command: str, *, timeout_s: float) -> ExecResult:
@@ -107,6 +126,18 @@ class Workspace:
         await self.close()
         self.changes = dict(changes)
 
+    async def freeze(self) -> WorkspaceState:
+        """Return the present state; `SandboxError` if a live sandbox cannot be frozen or its changes cannot be read."""
+        await self.refresh()
+        if self._sandbox is not None and self._snapshot is None:
+            self._snapshot = await self._sandbox.snapshot()
+        return WorkspaceState(dict(self.changes), self._first_changes, self.cwd, self._snapshot)
+
+    def restore(self, state: WorkspaceState) -> None:
+        """Go to ``state``, in a workspace without a sandbox; the next one is a fork of the state's, if it had one."""
+        self.changes, self._first_changes, self.cwd = dict(state.changes), state.first_changes, state.cwd
+        self._snapshot = state.snapshot
+
     def state_digest(self) -> str:
         """Return the SHA-256 (hex) of the changes: equal states have equal digests."""
         hasher = hashlib.sha256()
@@ -119,6 +150,7 @@ class Workspace:
         async with self._starting:
             if self._sandbox is None:
                 self._sandbox = await self._start()
+        self._snapshot = None
         return self._sandbox
 
     async def copy(self) -> Sandbox:
@@ -128,6 +160,10 @@ class Workspace:
 
     async def _start(self) -> Sandbox:
         changes = dict(self.changes)
+        if self._snapshot is not None:
+            assert self._fork_sandbox is not None
+            first = self._first_changes if self._prepare is None else {}
+            return await self._fork_sandbox({**self._base_files, **first}, self._snapshot)
         if self._prepare is None:
             sandbox = await self._create_sandbox({**self._base_files, **changes})
             self._first_changes = changes
@@ -157,6 +193,9 @@ class Workspace:
             await self._sandbox.close()
             self._sandbox = None
             self._is_stale = False
+            self.cwd = "/testbed"
+        if self._snapshot is not None:
+            self._snapshot = None
             self.cwd = "/testbed"
 
     def _record(self, path: str, text: str | None) -> None:

@@ -17,6 +17,7 @@ from repairgym.bridges.verl.setting_table import (
     is_whole_groups,
     num_groups_per_batch,
 )
+from repairgym.config.algorithms import TURN_ADVANTAGES
 from repairgym.config.cluster import VerlConfig
 from repairgym.config.models import EngineConfig
 from repairgym.config.recipes import RlConfig
@@ -59,6 +60,7 @@ _NEUTRAL: dict[str, tuple[Any, str]] = {
     "rl.spread_share": (1.0, "verl learns from every group that is kept"),
     "rl.source_shares": ({}, "verl draws tasks uniformly"),
     "rl.curriculum": ("uniform", "verl draws tasks uniformly"),
+    "rl.tree.type": ("none", "verl samples the members of a group independently"),
     "rl.algorithm.token_budget": (None, "verl has no bound on learned tokens per optimizer step"),
     "rl.algorithm.is_error_masked": (False, "under verl with advantage.type 'group' or 'dr_grpo' only"),
     "rl.algorithm.negative_weight": (1.0, "under verl with advantage.type 'group' or 'dr_grpo' only"),
@@ -75,7 +77,14 @@ _NEUTRAL: dict[str, tuple[Any, str]] = {
     for name, field in EngineConfig.model_fields.items()
 }
 """Keys without a counterpart: the only value that fits verl, and why."""
-_ONE_LINE = ("rl.sampler", "rollout.agent", "rl.algorithm.demonstration", "rl.algorithm.loss", "rl.algorithm.kl")
+_ONE_LINE = (
+    "rl.sampler",
+    "rl.tree",
+    "rollout.agent",
+    "rl.algorithm.demonstration",
+    "rl.algorithm.loss",
+    "rl.algorithm.kl",
+)
 """Sections of which only ``type`` is named when it is rejected."""
 
 
@@ -179,7 +188,10 @@ _CHECKS: tuple[tuple[str, Callable[[Any, FlatConfig], str]], ...] = (
     ("rl.algorithm.loss.denominator", _check_denominator),
     ("rl.algorithm.overlong", _check_overlong),
     ("rl.algorithm.advantage.type", _reject("gae", _NO_CRITIC)),
-    ("rl.algorithm.advantage.type", _reject("state_value", "verl has one advantage per episode")),
+    *(
+        ("rl.algorithm.advantage.type", _reject(type_, "verl has one advantage per episode"))
+        for type_ in TURN_ADVANTAGES
+    ),
     ("rl.algorithm.advantage.baseline", _reject("leave_one_out", "verl has the mean of the group, or none")),
     ("rl.algorithm.advantage.delta", lambda value, _: "" if value == _DELTA else f"verl's is {_DELTA}"),
     ("rl.algorithm.kl.type", _reject("k1", "verl takes k1 from the reward, ours from each token's advantage")),

@@ -41,7 +41,7 @@ class Lineage(NamedTuple):
     has_files: bool = False
     """True when the first ancestor has a layer of files over the tree."""
     tmp: str = ""
-    """Frozen copy of the parent's ``/tmp``."""
+    """Frozen copy of the parent's ``/tmp``; that of its ``/dev/shm`` has the same number."""
     num_layers: int = 0
     """Layers of the image that commands run in; 0: none."""
 
@@ -56,7 +56,7 @@ class Lineage(NamedTuple):
         return f"{rootfs.SCRATCH}/{self.depth}"
 
     def name(self, kind: str) -> str:
-        """Name of the upper (``u``), its work folder (``w``), or the next frozen copy of ``/tmp`` (``t``)."""
+        """Name of the upper (``u``), its work folder (``w``), or frozen ``/tmp`` (``t``) or ``/dev/shm`` (``s``)."""
         return f"{self.depth}/{kind}{self.num_frozen}"
 
     @property
@@ -150,6 +150,7 @@ def _mount_scratch(line: Lineage, disk_bytes: int) -> None:
         syscalls.mount(f"{line.scratch}/{name}", target, None, syscalls.MS_BIND)
     if line.tmp:
         copy_tree(f"{rootfs.SCRATCH}/{line.tmp}", "/tmp")
+        copy_tree(f"{rootfs.SCRATCH}/{line.tmp.replace('/t', '/s')}", "/dev/shm")
 
 
 def _mount_testbed(files: Dict[str, Optional[str]], line: Lineage) -> str:
@@ -236,15 +237,16 @@ class Branch:
     def freeze(self, _: Dict[str, Any], __: List[bytes]) -> Tuple[Dict[str, Any], Sequence[bytes]]:
         """Make the next upper above the current one, to be mounted before anything runs; ``OSError`` without room."""
         frozen = self._line.freeze()
-        names = [self._line.name("t"), frozen.upper, frozen.name("w")]
+        names = [self._line.name("t"), self._line.name("s"), frozen.upper, frozen.name("w")]
         names += frozen.root_upper if frozen.num_layers else ()
         paths = [f"{self._scratch}/{name}" for name in names]
         try:
             for path in paths:
                 os.mkdir(path)
             copy_tree("/tmp", paths[0])
-            os.chmod(paths[1], stat.S_IMODE(os.stat(rootfs.TESTBED).st_mode) | 0o700)
-            for path in paths[3:4]:
+            copy_tree("/dev/shm", paths[1])
+            os.chmod(paths[2], stat.S_IMODE(os.stat(rootfs.TESTBED).st_mode) | 0o700)
+            for path in paths[4:5]:
                 os.chmod(path, 0o755)
         except BaseException:
             for path in paths:
