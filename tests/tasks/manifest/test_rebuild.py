@@ -12,7 +12,7 @@ from repairgym.config.tasks import RebuildConfig, TasksConfig
 from repairgym.evaluation.accuracy import accuracy_of, describe_accuracy
 from repairgym.records import Task
 from repairgym.tasks.build.verification import verify_tasks
-from repairgym.tasks.build.wheel_check import BUILD_TEST, DEPENDENCY_TEST, check_text
+from repairgym.tasks.build.wheel_check import BUILD_TEST, DEPENDENCY_TEST, RELEASE_TEST, check_text
 from repairgym.tasks.layers.catalogue import load_catalogue
 from repairgym.tasks.layers.environments import read_lock
 from repairgym.tasks.layers.store import LayerStore
@@ -68,8 +68,8 @@ def test_pages_and_packages_agree_on_splits(manifest: TaskManifest) -> None:
 
 def test_shipped_checks_are_those_of_the_digests() -> None:
     # Their texts are part of every recorded digest of a broken build: another text needs other digests.
-    keys = {path: text_key(check_text(path)) for path in (BUILD_TEST, DEPENDENCY_TEST)}
-    assert keys == {BUILD_TEST: "4f438abd9174", DEPENDENCY_TEST: "f68a41e1c841"}
+    keys = {path: text_key(check_text(path)) for path in (BUILD_TEST, DEPENDENCY_TEST, RELEASE_TEST)}
+    assert keys == {BUILD_TEST: "4f438abd9174", DEPENDENCY_TEST: "f68a41e1c841", RELEASE_TEST: "d5d03b8f2efd"}
 
 
 def test_splits_are_by_package(manifest: TaskManifest) -> None:
