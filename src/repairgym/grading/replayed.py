@@ -10,6 +10,7 @@ and of the broken code (:mod:`repairgym.tasks.replay`). Guarantees:
 - Scripts of tests that passed before run where they call a function that differs from gold (:mod:`.reached`); of the
   others a draw does.
 - Which scripts of other inputs run, and the order in each group, is drawn for each grading: nobody can prepare for it.
+- A contradiction counts only where gold, replayed after it with the same scripts, answers as in the oracle again.
 - What a submission does to the replay is its own doing; a sandbox that fails raises `SandboxError`.
 - A task that the judge cannot tell keeps its verdict, with a note that says why.
 """
@@ -90,7 +91,11 @@ class ReplayJudge:
             return not_judged("no calls of its failing tests are recorded")
         same = unreached(oracle, task, pinned.permitted.sources)
         drawn = draw_scripts(oracle, random.Random(secrets.token_bytes(16)), same)
-        review = compare(oracle, drawn, await self._replay(pinned, oracle, drawn))
+        replay = await self._replay(pinned, oracle, drawn)
+        review = compare(oracle, drawn, replay)
+        if review.consequence is not None:
+            gold = await self._play(task, oracle, drawn, graded_files(task, task.gold_files))
+            review = compare(oracle.where_agreed(gold), drawn, replay)
         if oracle.strength.num_deciding_steps:
             return review
         note = not_judged(
@@ -105,19 +110,20 @@ class ReplayJudge:
             SandboxError: gold is late or nearly so: the machine is too slow to tell.
         """
         task, timeout_s = pinned.task, replay_timeout_s(oracle.duration_s)
-
-        async def play(sources: Mapping[str, str | None]) -> Replay:
-            spec = replay_spec(task, self._make_spec, sources)
-            return await self._recorder.replay(spec, drawn, task.source_paths, timeout_s=timeout_s)
-
-        replay = await play(pinned.permitted.sources)
+        replay = await self._play(task, oracle, drawn, pinned.permitted.sources)
         if not _is_late(replay):
             return replay
         async with self._alone:
-            gold = await play(graded_files(task, task.gold_files))
+            gold = await self._play(task, oracle, drawn, graded_files(task, task.gold_files))
             if _is_late(gold) or gold.duration_s > timeout_s / _SPARE:
                 raise SandboxError(f"the repaired code took {gold.duration_s:.0f} s of {timeout_s:.0f} s in the replay")
-            return await play(pinned.permitted.sources)
+            return await self._play(task, oracle, drawn, pinned.permitted.sources)
+
+    async def _play(
+        self, task: Task, oracle: Oracle, drawn: Sequence[Script], sources: Mapping[str, str | None]
+    ) -> Replay:
+        spec, timeout_s = replay_spec(task, self._make_spec, sources), replay_timeout_s(oracle.duration_s)
+        return await self._recorder.replay(spec, drawn, task.source_paths, timeout_s=timeout_s)
 
 
 def _is_late(replay: Replay) -> bool:

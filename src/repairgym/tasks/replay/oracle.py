@@ -8,7 +8,7 @@ read; the JSON form is the same for the same replays.
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
@@ -91,6 +91,15 @@ class Oracle:
     executed: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Script of `pass_to_pass` -> functions (``path::first_line``) of the files of gold that run in it."""
 
+    def where_agreed(self, gold: Replay) -> "Oracle":
+        """Return the oracle without the steps on which ``gold``, one more replay, differs, and without what follows.
+
+        Some answers depend on where objects lie in memory: three replays may agree by accident. A step that ``gold``
+        does not reach stays.
+        """
+        scripts = (script for group in self.scripts.values() for script in group)
+        return replace(self, expected={one.id: _agreed(self.expected[one.id], gold, one) for one in scripts})
+
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form."""
         return {
@@ -135,6 +144,14 @@ def expect(script: Script, golds: Sequence[Replay], broken: Replay) -> tuple[Exp
         if is_told:
             expected.append(Expected(place[0], place[1], gold, answer, place[0] in asserted))
     return tuple(expected)
+
+
+def _agreed(expected: Sequence[Expected], gold: Replay, script: Script) -> tuple[Expected, ...]:
+    """Return those of ``expected`` that no other answer of ``gold`` makes doubtful."""
+    values = values_of(gold.observations.get(script.id, ()))
+    other = {one.step for one in expected if one.place in values and not one.accepts(values[one.place])}
+    tainted = tainted_steps(script.steps, other) if other else frozenset()
+    return tuple(one for one in expected if one.step not in tainted)
 
 
 def _is_error(values: Mapping[Place, Value], place: Place) -> bool:
