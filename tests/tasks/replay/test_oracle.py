@@ -88,3 +88,11 @@ def test_what_one_more_replay_of_gold_answers_otherwise_judges_nothing():
     assert oracle.where_agreed(replay("1", "2", "3")) == oracle
     assert oracle.where_agreed(replay("1", "2")) == oracle
     assert steps_of(oracle.where_agreed(replay("7", "2", "3")).expected["t"]) == [2]
+
+
+def test_a_call_that_differs_once_judges_nothing_wherever_it_stands():
+    script = Script(
+        "t", (OTHER, {**OTHER, "to": 5}, {**READ, "args": [["h", 5]]}, {**OTHER, "args": OTHER["args"][:1]})
+    )
+    golds = [replay("1", "2", "3", "4"), replay("7", "2", "3", "4"), replay("1", "2", "3", "4")]
+    assert steps_of(expect(script, golds, replay())) == [3]
