@@ -10,6 +10,7 @@ and of the broken code (:mod:`repairgym.tasks.replay`). Guarantees:
 - Scripts of tests that passed before run where they call a function that differs from gold (:mod:`.reached`); of the
   others a draw does.
 - Which scripts of other inputs run, and the order in each group, is drawn for each grading: nobody can prepare for it.
+- A contradiction counts only where gold, replayed after it with the same scripts, answers as in the oracle again.
 - What a submission does to the replay is its own doing; a sandbox that fails raises `SandboxError`.
 - A task that the judge cannot tell keeps its verdict, with a note that says why.
 """
@@ -33,8 +34,9 @@ from repairgym.sandbox.base import SandboxBackend
 from repairgym.tasks.build.validation import graded_files
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.replay.making import Recorder, SandboxRecorder, replay_timeout_s, why_not_replayed
+from repairgym.tasks.replay.moved import with_moved_lines
 from repairgym.tasks.replay.oracle import Group, Oracle
-from repairgym.tasks.replay.scripts import Replay, Script
+from repairgym.tasks.replay.scripts import Conditions, Replay, Script
 from repairgym.tasks.replay.stored import OracleStore
 from repairgym.tasks.replay.trees import replay_spec
 
@@ -42,6 +44,8 @@ NUM_VARIED, NUM_WIDE, NUM_COMPARED, MAX_DRAWN_STEPS = 3, 2, 2, 200
 """Joined varied and wide scripts of one grading, those that compare objects, and the steps of each group. A draw bounds
 its time, and nobody can prepare for it. Each of the varied ones tells gold from its wrong variants by itself, as far as
 any does."""
+_NUM_ASKED_AGAIN = 2
+"""Replays of gold after a contradiction."""
 _SPARE = 4.0
 """A late replay is the submission's doing when gold takes less than one of so many parts of the deadline."""
 
@@ -90,7 +94,15 @@ class ReplayJudge:
             return not_judged("no calls of its failing tests are recorded")
         same = unreached(oracle, task, pinned.permitted.sources)
         drawn = draw_scripts(oracle, random.Random(secrets.token_bytes(16)), same)
-        review = compare(oracle, drawn, await self._replay(pinned, oracle, drawn))
+        replay = await self._replay(pinned, oracle, drawn)
+        review = compare(oracle, drawn, replay)
+        if review.consequence is not None:
+            agreed = oracle
+            for _ in range(_NUM_ASKED_AGAIN):  # in interpreters of their own, where objects lie elsewhere
+                conditions = Conditions(hash_seed=1 + secrets.randbelow(1 << 31))
+                moved = graded_files(task, with_moved_lines(task.gold_files))
+                agreed = agreed.where_agreed(await self._play(task, oracle, drawn, moved, conditions))
+            review = compare(agreed, drawn, replay)
         if oracle.strength.num_deciding_steps:
             return review
         note = not_judged(
@@ -105,19 +117,25 @@ class ReplayJudge:
             SandboxError: gold is late or nearly so: the machine is too slow to tell.
         """
         task, timeout_s = pinned.task, replay_timeout_s(oracle.duration_s)
-
-        async def play(sources: Mapping[str, str | None]) -> Replay:
-            spec = replay_spec(task, self._make_spec, sources)
-            return await self._recorder.replay(spec, drawn, task.source_paths, timeout_s=timeout_s)
-
-        replay = await play(pinned.permitted.sources)
+        replay = await self._play(task, oracle, drawn, pinned.permitted.sources)
         if not _is_late(replay):
             return replay
         async with self._alone:
-            gold = await play(graded_files(task, task.gold_files))
+            gold = await self._play(task, oracle, drawn, graded_files(task, task.gold_files))
             if _is_late(gold) or gold.duration_s > timeout_s / _SPARE:
                 raise SandboxError(f"the repaired code took {gold.duration_s:.0f} s of {timeout_s:.0f} s in the replay")
-            return await play(pinned.permitted.sources)
+            return await self._play(task, oracle, drawn, pinned.permitted.sources)
+
+    async def _play(
+        self,
+        task: Task,
+        oracle: Oracle,
+        drawn: Sequence[Script],
+        sources: Mapping[str, str | None],
+        conditions: Conditions = Conditions(),  # noqa: B008 - a frozen record
+    ) -> Replay:
+        spec, timeout_s = replay_spec(task, self._make_spec, sources), replay_timeout_s(oracle.duration_s)
+        return await self._recorder.replay(spec, drawn, task.source_paths, conditions, timeout_s=timeout_s)
 
 
 def _is_late(replay: Replay) -> bool:

@@ -79,3 +79,20 @@ def test_the_json_form_brings_the_oracle_back():
     expected = expect(SCRIPT, [replay("1", "2", "3")] * 3, replay("1", "9", None))
     oracle = Oracle({"fail_to_pass": (SCRIPT,), "wide": ()}, {"t": expected}, strength, 0.25)
     assert Oracle.from_json(json.loads(json.dumps(oracle.to_json()))) == oracle
+
+
+def test_what_one_more_replay_of_gold_answers_otherwise_judges_nothing():
+    expected = expect(SCRIPT, [replay("1", "2", "3")] * 3, replay("1", "9", "3"))
+    strength = ReplayStrength(num_tests=1, num_scripts=1, num_lost_steps=0, num_deciding_steps=1)
+    oracle = Oracle({"wide": (SCRIPT,)}, {"t": expected}, strength, 0.1)
+    assert oracle.where_agreed(replay("1", "2", "3")) == oracle
+    assert oracle.where_agreed(replay("1", "2")) == oracle
+    assert steps_of(oracle.where_agreed(replay("7", "2", "3")).expected["t"]) == [2]
+
+
+def test_a_call_that_differs_once_judges_nothing_wherever_it_stands():
+    script = Script(
+        "t", (OTHER, {**OTHER, "to": 5}, {**READ, "args": [["h", 5]]}, {**OTHER, "args": OTHER["args"][:1]})
+    )
+    golds = [replay("1", "2", "3", "4"), replay("7", "2", "3", "4"), replay("1", "2", "3", "4")]
+    assert steps_of(expect(script, golds, replay())) == [3]

@@ -7,13 +7,15 @@ read; the JSON form is the same for the same replays.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
 from repairgym.records import ReplayStrength
-from repairgym.tasks.replay.scripts import Observation, Replay, Script, tainted_steps
+from repairgym.tasks.replay.scripts import Observation, Replay, Script, tainted_steps, used_handles
+from repairgym.tasks.replay.sending import Step
 
 Place = tuple[int, str]
 """Step of a script, and the part of it that was observed."""
@@ -91,6 +93,16 @@ class Oracle:
     executed: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Script of `pass_to_pass` -> functions (``path::first_line``) of the files of gold that run in it."""
 
+    def where_agreed(self, gold: Replay) -> "Oracle":
+        """Return the oracle without the steps on which ``gold``, one more replay, differs, and without what follows.
+
+        Some answers depend on where objects lie in memory: three replays may agree by accident. A step that ``gold``
+        does not reach stays.
+        """
+        scripts = (script for group in self.scripts.values() for script in group)
+        agreed = {script.id: _agreed(self.expected[script.id], gold, script) for script in scripts}
+        return replace(self, expected=agreed)
+
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form."""
         return {
@@ -126,7 +138,7 @@ def expect(script: Script, golds: Sequence[Replay], broken: Replay) -> tuple[Exp
     observed = [values_of(gold.observations.get(script.id, ())) for gold in golds]
     there = values_of(broken.observations.get(script.id, ()))
     asserted = {observation.step for observation in golds[0].observations.get(script.id, ()) if observation.is_asserted}
-    tainted = tainted_steps(script.steps, {step for step, _ in _differing(observed)})
+    tainted = _unstable(script, {step for step, _ in _differing(observed)})
     expected = []
     for place, gold in observed[0].items():
         answer, is_told = there.get(place), place[0] not in tainted and gold.kind != "opaque"
@@ -135,6 +147,29 @@ def expect(script: Script, golds: Sequence[Replay], broken: Replay) -> tuple[Exp
         if is_told:
             expected.append(Expected(place[0], place[1], gold, answer, place[0] in asserted))
     return tuple(expected)
+
+
+def _agreed(expected: Sequence[Expected], gold: Replay, script: Script) -> tuple[Expected, ...]:
+    """Return those of ``expected`` that no other answer of ``gold`` makes doubtful."""
+    values = values_of(gold.observations.get(script.id, ()))
+    differing = {own.step for own in expected if own.place in values and not own.accepts(values[own.place])}
+    unstable = _unstable(script, differing)
+    return tuple(own for own in expected if own.step not in unstable)
+
+
+def _unstable(script: Script, differing: Collection[int]) -> frozenset[int]:
+    """Return the steps ``differing``, those that do the same with no object of the script, and what follows from them.
+
+    A call that draws at random may give the same answer in each of a few replays, but seldom wherever it stands.
+    """
+    forms = {_form(script.steps[number]) for number in differing} - {""}
+    alike = {number for number, step in enumerate(script.steps) if _form(step) in forms} if forms else set()
+    return tainted_steps(script.steps, {*differing, *alike})
+
+
+def _form(step: Step) -> str:
+    """Return what ``step`` does; empty where an object of the script decides."""
+    return "" if used_handles(step) else json.dumps([step.get(part) for part in ("op", "name", "args", "kwargs")])
 
 
 def _is_error(values: Mapping[Place, Value], place: Place) -> bool:
