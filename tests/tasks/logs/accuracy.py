@@ -62,7 +62,7 @@ def false_differences(selected: list[dict]) -> list[str]:
 
 
 def main() -> None:
-    """Print the accuracy of each tool; with ``--wrong`` also what was read wrongly, of the holdout set only its number."""
+    """Print the accuracy of each tool; with ``--wrong`` also what was read wrongly outside of the holdout set."""
     parser = argparse.ArgumentParser()
     parser.add_argument("tools", nargs="*")
     parser.add_argument("--holdout", action="store_true")
@@ -80,7 +80,8 @@ def main() -> None:
     print("counted as different:", false_differences(selected))
     for row, result in zip(selected, results, strict=True):
         if arguments.wrong and not arguments.holdout and not all(result.values()):
-            print(row["id"], [name for name in MEASURES if not result[name]], "expected", row["error_class"], row["message"], row["place"])
+            wrong = [name for name in MEASURES if not result[name]]
+            print(row["id"], wrong, "expected", row["error_class"], row["message"], row["place"])
             print("   ", parse_main_error(row["log"]))
 
 

@@ -42,7 +42,7 @@ def main() -> None:
     arguments = parser.parse_args()
     tools = arguments.tools.resolve()
     os.environ["PATH"] = f"{tools / 'node_modules/.bin'}:{tools / 'bin'}:{os.environ['PATH']}"
-    os.environ |= {"NO_UPDATE_NOTIFIER": "1", "NO_COLOR": "1", "LC_ALL": "C.UTF-8", "CI": "1", "COREPACK_ENABLE_STRICT": "0"}
+    os.environ |= {"NO_UPDATE_NOTIFIER": "1", "NO_COLOR": "1", "LC_ALL": "C.UTF-8", "CI": "1"}
     for tool in dict.fromkeys(project.tool for project in PROJECTS):
         if arguments.names and tool not in arguments.names:
             continue
@@ -88,9 +88,8 @@ def log_of(project: Project, tools: Path, folder: str, before_code: str) -> str:
 
 def run(command: str, place: Path) -> str:
     """Return what ``command`` prints."""
-    done = subprocess.run(
-        ["sh", "-c", command], cwd=place, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300
-    )
+    shell = ["sh", "-c", f"exec 2>&1; {command}"]
+    done = subprocess.run(shell, cwd=place, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=300, check=False)
     return done.stdout.decode(errors="replace")
 
 
@@ -99,7 +98,8 @@ def neutral(log: str, folders: dict[str, str]) -> str:
     for old, new in folders.items():
         log = log.replace(old, new)
     log = log.replace(str(Path.home()), "/home/dev")
-    log = re.sub(r"(https?://)(?!(?:localhost|docs?\.|repo\.maven|services\.gradle|eslint\.org|nodejs\.org|\[)\b)[^/\s\"']*(?=[/\s\"'])", r"\1registry.example", log)
+    log = re.sub(r"(?m)^npm warn Unknown .* config .*\n", "", log)  # of this machine's own settings
+    log = re.sub(r"(https?://)[^/\s\"')]+", r"\1registry.example", log)
     if len(log) <= MAX_LOG_CHARS:
         return log
     return f"{log[: MAX_LOG_CHARS // 2]}\n[...]\n{log[-MAX_LOG_CHARS // 2 :]}"

@@ -80,7 +80,7 @@ def declared_requirements(workspace: Workspace, path: str = "") -> list[Declared
 def not_declared(workspace: Workspace, name: str, path: str) -> str:
     """Return the error for a name that no file declares."""
     others, _ = manifest_entries(workspace, path)
-    names = sorted({entry.name for entry in (*declared_requirements(workspace, path), *others)})
+    names = sorted({e.name for e in declared_requirements(workspace, path)} | {e.name for e in others})
     shown = ", ".join(names[:MAX_NAMES]) or "nothing"
     return f"{name} is not declared in {path or 'any settings file'}; declared: {shown}"
 
@@ -161,13 +161,19 @@ BACKENDS = {
 }
 """Build requirement -> import names of its back end, as its documentation gives them; the first is written."""
 _WRAPPERS = {
-    "gradle": ("gradle/wrapper/gradle-wrapper.properties", re.compile(r"distributionUrl=.*/gradle-([\w.-]+?)-(?:bin|all)\.")),
+    "gradle": (
+        "gradle/wrapper/gradle-wrapper.properties",
+        re.compile(r"distributionUrl=.*/gradle-([\w.-]+?)-(?:bin|all)\."),
+    ),
     "maven": (
         ".mvn/wrapper/maven-wrapper.properties",
         re.compile(r"distributionUrl=.*/(?:apache-maven|maven-mvnd)-([\w.-]+?)(?:-bin|-src|-linux\S*)?\.(?:zip|tar)"),
     ),
 }
-_VERSION = {"gradle": re.compile(r"\d+\.\d+(\.\d+)?(-rc-\d+|-milestone-\d+)?"), "maven": re.compile(r"\d+\.\d+\.\d+(-\w+-\d+)?")}
+_VERSION = {
+    "gradle": re.compile(r"\d+\.\d+(\.\d+)?(-rc-\d+|-milestone-\d+)?"),
+    "maven": re.compile(r"\d+\.\d+\.\d+(-\w+-\d+)?"),
+}
 """Forms of released versions; a distribution of another name does not exist."""
 _FIRST_FOR_JAVA = ((8, "2.0"), (11, "5.0"), (17, "7.3"), (21, "8.5"), (25, "9.1"))
 """First Gradle that runs on a Java with long support, from Gradle's compatibility matrix."""

@@ -149,7 +149,11 @@ async def _write(
         editor = editor_of(path)
         assert editor is not None
         before, after = (
-            [(_key(e), e.version) for e in editor.find(path, each) if _key(e) not in changed and "used in" not in e.note]
+            [
+                (_key(e), e.version)
+                for e in editor.find(path, each)
+                if _key(e) not in changed and "used in" not in e.note
+            ]
             for each in (workspace.read(path) or "", text)
         )
         if [key for key, _ in before] != [key for key, _ in after]:
@@ -168,7 +172,7 @@ async def _write(
 
 
 def _lock_of(workspace: Workspace, path: str) -> tuple[str, tuple[str, ...]]:
-    """Return the lock that holds for the manifest ``path``, in its folder or in the nearest one above; and its command."""
+    """Return the lock of the manifest ``path``, in its folder or in the nearest one above, and its command."""
     pure = PurePosixPath(path)
     for folder in pure.parents:
         for name, command in LOCKS.get(pure.name, {}).items():
@@ -188,11 +192,13 @@ async def _relocked(
     try:
         await sandbox.write_file(path, text.encode())
         folder = str(PurePosixPath("/testbed") / PurePosixPath(lock).parent)
-        shell = ("sh", "-c", f"command -v {command[0]} >/dev/null || exit 127; exec \"$@\" 2>&1", "sh", *command)
+        shell = ("sh", "-c", f'command -v {command[0]} >/dev/null || exit 127; exec "$@" 2>&1', "sh", *command)
         done = await sandbox.exec(shell, timeout_s=LOCK_TIMEOUT_S, cwd=folder, env=_OFFLINE)
         if done.exit_status != 0:
             error = parse_main_error(done.stdout.decode(errors="replace"))
-            reason = f"{command[0]} is not in the sandbox" if done.exit_status == 127 else error.message if error else ""
+            reason = (
+                f"{command[0]} is not in the sandbox" if done.exit_status == 127 else error.message if error else ""
+            )
             return tool_error(
                 f"nothing was changed, because {lock} cannot follow offline (`{' '.join(command)}`): {reason}; "
                 "ask for a version that is installed here"

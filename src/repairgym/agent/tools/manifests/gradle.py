@@ -61,8 +61,12 @@ class GradleEditor:
 
 def _entry(path: str, code: str, match: re.Match[str]) -> ManifestEntry:
     groups = match.groupdict()
+    aliases: tuple[str, ...]
     if groups.get("kotlin"):
-        name, aliases = f"org.jetbrains.kotlin.{groups['kotlin']}", (f"kotlin-{groups['kotlin']}", str(groups["kotlin"]))
+        name, aliases = (
+            f"org.jetbrains.kotlin.{groups['kotlin']}",
+            (f"kotlin-{groups['kotlin']}", str(groups["kotlin"])),
+        )
     elif "group" in groups:
         name, aliases = f"{groups['group']}:{groups['name']}", (str(groups["name"]),)
     else:

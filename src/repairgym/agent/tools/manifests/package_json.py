@@ -35,17 +35,10 @@ class PackageJsonEditor:
                 continue
             for name, version, key, first, end in _members(text, start):
                 is_text = isinstance(version, str)
-                entries.append(
-                    ManifestEntry(
-                        path,
-                        section,
-                        name,
-                        version if is_text else "",
-                        span=(first + 1, end - 1),
-                        extent=(key, end),
-                        problem="" if is_text else f"{section} has a nested value for it; change it with an edit",
-                    )
-                )
+                problem = "" if is_text else f"{section} has a nested value for it; change it with an edit"
+                text_of = version if isinstance(version, str) else ""
+                span = (first + 1, end - 1)
+                entries.append(ManifestEntry(path, section, name, text_of, (), span, (key, end), problem))
         return entries
 
     def with_version(self, text: str, entry: ManifestEntry, version: str) -> str:

@@ -81,7 +81,9 @@ class PomEditor:
 def _entry(path: str, data: bytes, node: _Node, properties: dict[str, _Node]) -> ManifestEntry:
     group, artifact, version = node.value("groupId"), node.value("artifactId"), node.child("version")
     group = group or ("org.apache.maven.plugins" if node.tag == "plugin" else "")
-    section = f"{node.parent.parent.tag}/" if node.parent and node.parent.tag == "dependencies" and node.parent.parent else ""
+    section = (
+        f"{node.parent.parent.tag}/" if node.parent and node.parent.tag == "dependencies" and node.parent.parent else ""
+    )
     problem = note = ""
     target = version
     if version is None:

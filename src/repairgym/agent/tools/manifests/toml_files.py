@@ -107,21 +107,21 @@ class CatalogEditor:
         """Return ``text`` with another version, of the key of [versions] where the entry refers to one."""
         document = _parse(entry.path, text)
         section, alias = entry.place.split(" ")
-        table: Table = document[section.strip("[]")]  # type: ignore[assignment]
+        table: Table = document[section.strip("[]")]
         value = table[alias]
         if isinstance(value, str):
             table[alias] = f"{value.rpartition(':')[0]}:{version}"
         elif isinstance(value["version"], str):
             value["version"] = version
         else:
-            document["versions"][value["version"]["ref"]] = version  # type: ignore[index]
+            document["versions"][value["version"]["ref"]] = version
         return tomlkit.dumps(document)
 
     def without(self, text: str, entry: ManifestEntry) -> str:
         """Return ``text`` without the alias, in bundles, too."""
         document = _parse(entry.path, text)
         section, alias = entry.place.split(" ")
-        del document[section.strip("[]")][alias]  # type: ignore[union-attr]
+        del document[section.strip("[]")][alias]
         for names in document.get("bundles", {}).values() if section == "[libraries]" else ():
             if alias in names:
                 names.remove(alias)
