@@ -1,5 +1,6 @@
 """Knowledge base, outer loop and samples of paper A's pipelines with main errors of JavaScript, Java, Go and Rust."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def errors_of(tool):
 @pytest.mark.parametrize("tool", TOOLS)
 def test_the_outer_loop_tells_progress_from_a_repetition(tool):
     errors = errors_of(tool)
-    for (_, before, _), (_, after, _) in zip(errors, errors[1:], strict=False):
+    for (_, before, _), (_, after, _) in itertools.pairwise(errors):
         assert compare(before, after) == "other_error"
     moved = [(error, parse_main_error(log)) for _, error, log in errors if log]
     assert moved

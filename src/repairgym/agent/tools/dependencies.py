@@ -5,7 +5,7 @@ Paper A (appendix A.2) has the first two and ``upgrade_gradle``, which is here f
 repository and the task's lock; changes requirements where they are declared. Guarantee for Python: the pinned
 environment satisfies every written requirement, because a build in the sandbox has nothing else: automatic updates are
 off (paper A, section on stability) and there is no network. Files of other ecosystems are recognized by their names
-(`manifests`); there a lock beside them has to follow offline. A wrapper's version is written as given, because nothing
+(`manifests`); there a lock next to them has to follow offline. A wrapper's version is written as given, because nothing
 says which there are; a checksum of the old distribution is an error.
 """
 

@@ -205,10 +205,10 @@ BODIES = (
         "bounds",
         "@Test public void empty() {\n        new Cart().total(new int[0]);\n    }",
         "Index 0 out of bounds for length 0",
-        "Cart.java:5",
+        "CartTest.java:8",
     ),
-    ("null", "@Test public void noName() {\n        new Cart().name(null);\n    }", "NullPointer", "Cart.java:10"),
-    ("thrown", "@Test public void pays() {\n        new Cart().pay(11);\n    }", "limit exceeded: 11", "Cart.java:13"),
+    ("null", "@Test public void noName() {\n        new Cart().name(null);\n    }", "NullPointer", "CartTest.java:8"),
+    ("thrown", "@Test public void pays() {\n        new Cart().pay(11);\n    }", "limit exceeded: 11", "CartTest.java:8"),
     (
         "expected",
         "@Test(expected = IllegalStateException.class) public void limit() {\n        new Cart().pay(1);\n    }",

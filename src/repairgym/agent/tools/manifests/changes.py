@@ -1,4 +1,4 @@
-"""Changes of manifests: the right editor by file name, the lock beside it by the ecosystem's own command.
+"""Changes of manifests: the right editor by file name, the lock next to it by the ecosystem's own command.
 
 Reads the workspace; writes a manifest and its lock together, or nothing. Guarantees: a changed text is read again, and
 the dependency that was asked for is all that differs; a lock is only ever written by its own tool, offline, in a

@@ -35,7 +35,7 @@ def _read_compiler(lines: Lines) -> Iterator[MainError]:
         places = match.groupdict()
         message = match["message"]
         if message.endswith("cannot find symbol"):
-            symbols = (found["symbol"] for text in lines[index + 1 : index + 5] if (found := _SYMBOL.match(text)))
+            symbols = (hit["symbol"] for text in lines[index + 1 : index + 5] if (hit := _SYMBOL.match(text)))
             symbol = next(symbols, "")
             message += f": {symbol}" if symbol else ""
         name = first_class(_COMPILER_CLASSES, message, "build_tool")

@@ -57,7 +57,7 @@ def _jest_error(title: str, block: Lines, file: str) -> MainError:
     message = _first_text(block)
     if _JEST_SETTINGS.search(title):
         return error(first_class(JAVASCRIPT_CLASSES[1:2], message, "configuration"), message)
-    syntax = next((found for text in block if (found := _SYNTAX.match(text))), None)
+    syntax = next((hit for text in block if (hit := _SYNTAX.match(text))), None)
     if title == "Test suite failed to run" and syntax:
         return error("build_tool", syntax["message"], syntax["path"] or file, syntax["line"])
     return _failed(block, message, file, "" if title == "Test suite failed to run" else title)
@@ -84,18 +84,18 @@ def _read_vitest(lines: Lines) -> Iterator[MainError]:
 
 
 def _vitest_error(title: str, block: Lines, file: str) -> MainError:
-    transform = next((found for text in block if (found := _TRANSFORM.match(text))), None)
+    transform = next((hit for text in block if (hit := _TRANSFORM.match(text))), None)
     if transform:
         return error("build_tool", transform["message"], transform["path"], transform["line"])
     if any(re.match(r"\s*❯ (?:parseAst|ssrTransform|getRollupError|transformWithEsbuild)", text) for text in block):
         return error("build_tool", _first_text(block), file)
-    at_file = next((found for text in block if (found := _AT_FILE.match(text))), None)
-    found_error = _failed(block, _first_text(block), file, title)
-    if at_file and not title and found_error.line is None:
-        return found_error.model_copy(
+    at_file = next((hit for text in block if (hit := _AT_FILE.match(text))), None)
+    failure = _failed(block, _first_text(block), file, title)
+    if at_file and not title and failure.line is None:
+        return failure.model_copy(
             update={"path": at_file["path"], "line": int(at_file["line"]) if at_file["line"] else None}
         )
-    return found_error
+    return failure
 
 
 # --- Mocha ---------------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def _go_panics(lines: Lines) -> Iterator[MainError]:
         match = _GO_PANIC.match(line)
         if match is None or not any(text.startswith("goroutine ") for text in lines[index + 1 : index + 12]):
             continue
-        frames = (found for text in lines[index + 1 :] if (found := _GO_FRAME.match(text)))
+        frames = (hit for text in lines[index + 1 :] if (hit := _GO_FRAME.match(text)))
         own = next((frame for frame in frames if not _GO_FOREIGN.search(frame["path"])), None)
         is_test = any(text.startswith(("--- FAIL", "FAIL\t")) for text in lines)
         yield error(
@@ -157,10 +157,10 @@ def _read_cargo(lines: Lines) -> Iterator[MainError]:
         if match is None or _RUST_ABOUT.match(match["text"]):
             continue
         block = block_after(lines, index, r"(?:error|warning)(?:\[|:)", 40)
-        arrow = next((found for text in block if (found := _RUST_ARROW.match(text))), None)
+        arrow = next((hit for text in block if (hit := _RUST_ARROW.match(text))), None)
         is_manifest = arrow is None or arrow["path"].endswith(".toml")
         if match["code"] or not is_manifest:
-            label = next((found["label"] for text in block if (found := _RUST_LABEL.match(text))), "")
+            label = next((hit["label"] for text in block if (hit := _RUST_LABEL.match(text))), "")
             message = f"{match['message']}: {label}" if match["code"] == "[E0308]" and label else match["message"]
             name = first_class(_CARGO_CLASSES[1:2], message, "build_tool")
             yield error(name, message, arrow["path"] if arrow else "", arrow["line"] if arrow else None)
@@ -170,7 +170,7 @@ def _read_cargo(lines: Lines) -> Iterator[MainError]:
 
 def _cargo_itself(text: str, block: Lines) -> MainError:
     """Return an error of cargo, of a manifest or of dependencies: its deepest cause."""
-    arrow = next((found for each in block if (found := _RUST_ARROW.match(each))), None)
+    arrow = next((hit for each in block if (hit := _RUST_ARROW.match(each))), None)
     causes = [block[i + 1 :] for i, each in enumerate(block) if each.strip() == "Caused by:"]
     message = " ".join([text, block[0].strip()]) if text.endswith(":") and block else text
     message = next((each for each in block if re.match(r"package .+ (?:depends on|requires) .+", each)), message)
@@ -208,7 +208,7 @@ def _rust_panics(lines: Lines) -> Iterator[MainError]:
             path = match["path"] if is_build or match["test"] == "main" else f"{match['path']}::{match['test']}"
             yield error("build_tool" if is_build else "test", message, path, match["line"])
         elif match := _NO_PANIC.match(line):
-            test = next((found["test"] for text in lines if (found := _FAILED_TEST.match(text))), "")
+            test = next((hit["test"] for text in lines if (hit := _FAILED_TEST.match(text))), "")
             yield error("test", "test did not panic as expected", f"{match['path'] or ''}::{test}", match["line"])
 
 
