@@ -208,7 +208,12 @@ BODIES = (
         "CartTest.java:8",
     ),
     ("null", "@Test public void noName() {\n        new Cart().name(null);\n    }", "NullPointer", "CartTest.java:8"),
-    ("thrown", "@Test public void pays() {\n        new Cart().pay(11);\n    }", "limit exceeded: 11", "CartTest.java:8"),
+    (
+        "thrown",
+        "@Test public void pays() {\n        new Cart().pay(11);\n    }",
+        "limit exceeded: 11",
+        "CartTest.java:8",
+    ),
     (
         "expected",
         "@Test(expected = IllegalStateException.class) public void limit() {\n        new Cart().pay(1);\n    }",
