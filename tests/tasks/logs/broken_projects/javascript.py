@@ -161,10 +161,10 @@ TSC = (
         {
             "package.json": scripts(build="tsc --noEmit -p ."),
             "tsconfig.json": TSCONFIG,
-            "src/a.ts": "let a = 1;\na = 'two';\nexport { a };\n",
+            "src/a.ts": "let a = true;\na = 'two';\nexport { a };\n",
         },
         "build_tool",
-        "error TS2322: Type 'string' is not assignable to type 'number'.",
+        "error TS2322: Type 'string' is not assignable to type 'boolean'.",
         "src/a.ts:2",
     ),
 )
