@@ -34,7 +34,7 @@ EXPECTED = {
     "mypy": ("build_tool", "shop/prices.py", 1, "error: Function is missing a type annotation"),
     "mypy_config": ("dependency", "mypy.ini", 2, 'error: Error importing plugin "no_such_plugin"'),
     "net": ("environment", "", None, "urllib.error.URLError: <urlopen error [Errno -2] Name or service not known>"),
-    "node_missing": ("dependency", "", None, "Error: Cannot find module './missing'"),
+    "node_missing": ("dependency", "/shop/n/a.js", 1, "Error: Cannot find module './missing'"),
     "pip_backend_missing": ("dependency", "", None, "ModuleNotFoundError: No module named 'flit_core'"),
     "pip_bad_toml": ("configuration", "", None, "tomllib.TOMLDecodeError: Expected ']'"),
     "pip_bad_version": ("configuration", "", None, "configuration error: `project.version` must be pep440"),

@@ -2,10 +2,11 @@
 
 Paper A (appendix A.2) has the first two and ``upgrade_gradle``, which is here for the build tools of any project:
 ``[build-system]`` of ``pyproject.toml`` and the wrappers of Gradle and Maven. Reads the settings files of the
-repository and the task's lock; changes requirements where they are declared. Guarantee: the pinned environment
-satisfies every written requirement, because a build in the sandbox has nothing else: automatic updates are off (paper
-A, section on stability) and there is no network. A wrapper's version is written as given, because no wheelhouse says
-which there are.
+repository and the task's lock; changes requirements where they are declared. Guarantee for Python: the pinned
+environment satisfies every written requirement, because a build in the sandbox has nothing else: automatic updates are
+off (paper A, section on stability) and there is no network. Files of other ecosystems are recognized by their names
+(`manifests`); there a lock next to them has to follow offline. A wrapper's version is written as given, because nothing
+says which there are; a checksum of the old distribution is an error.
 """
 
 import re
@@ -16,6 +17,7 @@ from packaging.version import InvalidVersion, Version
 from pydantic import Field
 
 from repairgym.agent.tools.base import Observation, Tool, ToolContext, tool_error
+from repairgym.agent.tools.manifests.changes import entries_named, manifest_entries, remove_entries, upgrade_entries
 from repairgym.agent.tools.requirements import (
     BUILD_REQUIREMENTS,
     Declared,
@@ -57,7 +59,10 @@ class DependencyUpgradeTool(Tool[DependencyUpgradeArguments]):
         name = canonicalize_name(arguments.name)
         declared = [entry for entry in declared_requirements(context.workspace, arguments.path) if entry.name == name]
         if not declared:
-            return tool_error(not_declared(context.workspace, arguments.name, arguments.path))
+            entries, errors = entries_named(context.workspace, arguments.name, arguments.path)
+            if entries:
+                return await upgrade_entries(context, entries, arguments.version)
+            return tool_error("; ".join(errors) or not_declared(context.workspace, arguments.name, arguments.path))
         specifier = available_specifier(context, name, arguments.version)
         if isinstance(specifier, Observation):
             return specifier
@@ -74,7 +79,8 @@ def declared_requirements(workspace: Workspace, path: str = "") -> list[Declared
 
 def not_declared(workspace: Workspace, name: str, path: str) -> str:
     """Return the error for a name that no file declares."""
-    names = sorted({entry.name for entry in declared_requirements(workspace, path)})
+    others, _ = manifest_entries(workspace, path)
+    names = sorted({e.name for e in declared_requirements(workspace, path)} | {e.name for e in others})
     shown = ", ".join(names[:MAX_NAMES]) or "nothing"
     return f"{name} is not declared in {path or 'any settings file'}; declared: {shown}"
 
@@ -131,7 +137,10 @@ class RemoveDependencyTool(Tool[RemoveDependencyArguments]):
         wanted = canonicalize_name(arguments.name)
         declared = [entry for entry in find_declared(path, text) if entry.name == wanted]
         if not declared:
-            return tool_error(not_declared(context.workspace, arguments.name, path))
+            entries, errors = entries_named(context.workspace, arguments.name, path)
+            if entries:
+                return await remove_entries(context, entries)
+            return tool_error("; ".join(errors) or not_declared(context.workspace, arguments.name, path))
         if any(entry.is_hashed for entry in declared):
             return tool_error(f"{path} is a lock with hashes; only a resolver can change it")
         for entry in reversed(declared):
@@ -152,9 +161,22 @@ BACKENDS = {
 }
 """Build requirement -> import names of its back end, as its documentation gives them; the first is written."""
 _WRAPPERS = {
-    "gradle": ("gradle/wrapper/gradle-wrapper.properties", re.compile(r"(distributionUrl=.*/gradle-)([\d.]+)(-)")),
-    "maven": (".mvn/wrapper/maven-wrapper.properties", re.compile(r"(distributionUrl=.*/apache-maven-)([\d.]+)(-)")),
+    "gradle": (
+        "gradle/wrapper/gradle-wrapper.properties",
+        re.compile(r"distributionUrl=.*/gradle-([\w.-]+?)-(?:bin|all)\."),
+    ),
+    "maven": (
+        ".mvn/wrapper/maven-wrapper.properties",
+        re.compile(r"distributionUrl=.*/(?:apache-maven|maven-mvnd)-([\w.-]+?)(?:-bin|-src|-linux\S*)?\.(?:zip|tar)"),
+    ),
 }
+_VERSION = {
+    "gradle": re.compile(r"\d+\.\d+(\.\d+)?(-rc-\d+|-milestone-\d+)?"),
+    "maven": re.compile(r"\d+\.\d+\.\d+(-\w+-\d+)?"),
+}
+"""Forms of released versions; a distribution of another name does not exist."""
+_FIRST_FOR_JAVA = ((8, "2.0"), (11, "5.0"), (17, "7.3"), (21, "8.5"), (25, "9.1"))
+"""First Gradle that runs on a Java with long support, from Gradle's compatibility matrix."""
 
 
 class UpgradeBuildToolArguments(Record):
@@ -221,7 +243,24 @@ async def _upgrade_wrapper(context: ToolContext, name: str, version: str) -> Obs
     match = pattern.search(text or "")
     if text is None or match is None:
         return tool_error(f"no {name} wrapper declares a version: {path} has no distributionUrl of one")
-    if not re.fullmatch(r"\d+(\.\d+)*", version):
-        return tool_error(f"got version {version!r}, expected one such as 8.5")
-    await context.workspace.write(path, f"{text[: match.start(2)]}{version}{text[match.end(2) :]}")
-    return Observation(text=f"{path}: {name} {match[2]} -> {version}")
+    if not version:
+        return Observation(text=f"{_needs(name, match[1])}{path}: {name} {match[1]}")
+    if not _VERSION[name].fullmatch(version):
+        return tool_error(f"got version {version!r}, expected one such as {'8.5' if name == 'gradle' else '3.9.6'}")
+    if "distributionSha256Sum" in text and version != match[1]:
+        return tool_error(
+            f"{path} has the distributionSha256Sum of {name} {match[1]}, and that of {version} is not known here; "
+            "take the line out with an edit first, or keep the version"
+        )
+    # The version is in the folder of Maven's address, too.
+    address = match.group().replace(match[1], version)
+    await context.workspace.write(path, text[: match.start()] + address + text[match.end() :])
+    return Observation(text=f"{_needs(name, version)}{path}: {name} {match[1]} -> {version}")
+
+
+def _needs(name: str, version: str) -> str:
+    """Return a line with the newest Java with long support that runs a version of Gradle."""
+    if name != "gradle" or not version[0].isdigit():
+        return ""
+    runs = [java for java, first in _FIRST_FOR_JAVA if Version(first) <= Version(re.split("-", version)[0])]
+    return f"gradle {version} runs on Java {max(runs)} and older\n" if runs else ""

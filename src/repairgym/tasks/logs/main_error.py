@@ -16,6 +16,7 @@ from itertools import islice
 from typing import get_args
 
 from repairgym.records import ErrorClass, MainError, TestOutcome, TestRun
+from repairgym.tasks.logs.readers.registry import read_errors
 
 ERROR_CLASSES: tuple[ErrorClass, ...] = get_args(ErrorClass)
 _KEYWORDS: Mapping[ErrorClass, str] = {
@@ -136,8 +137,17 @@ def parse_errors(log: str) -> tuple[MainError, ...]:
 
 def _errors_in(log: str) -> Iterator[MainError]:
     """Yield the matches of the rule that decides: a compiler's next error, the failure of another test."""
-    raw = _COLOURS.sub("", log).splitlines()[:MAX_LOG_LINES]
-    lines = [_DECORATION.sub("", line[:MAX_LINE_CHARS]) for line in raw]
+    raw = [line[:MAX_LINE_CHARS] for line in _COLOURS.sub("", log).splitlines()[:MAX_LOG_LINES]]
+    is_read = False
+    for error in read_errors(raw):
+        is_read = True
+        yield error.model_copy(update={"message": error.message[:MAX_MESSAGE_CHARS].strip()})
+    if not is_read:
+        yield from _by_rules(raw)
+
+
+def _by_rules(raw: Sequence[str]) -> Iterator[MainError]:
+    lines = [_DECORATION.sub("", line) for line in raw]
     for rule in RULES:
         pattern = re.compile(rule.pattern)
         matches = {index: match for index, line in enumerate(lines) if (match := pattern.match(line))}
@@ -202,21 +212,33 @@ def error_of_test(run: TestRun, test_id: str) -> MainError:
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _FOLDERS = re.compile(r"(?:(?<=[\s'\"(=])|^)(?:[\w.@+~-]*/)+(?=[\w.@+-])")
+_NAME = re.compile(r"@[\w.-]+/|(?:[\w-]+\.)+(?:com|org|io|net|dev|in|sh|cc|net|edu)/")
+"""Scope of an npm package, host of a Go module: a part of a name and no folder."""
+_NAMED = re.compile(r"(?:[Mm]odule|[Pp]ackage|import|resolve|require|subpath) ['\"]?$")
+_HASH = re.compile(r"\bsha\d+-[\w+/]+=*")
 _NUMBER = re.compile(r"(?<![\w])\d+(?:\.\d+)*(?![\w])")
 _ASSERTION = re.compile(r"^(?:AssertionError\b(?:: )?|(?=assert\b))")
 _VALUE = re.compile(
     r"[bru]{0,2}(?:'(?:[^'\\]|\\.)*(?:'|$)|\"(?:[^\"\\]|\\.)*(?:\"|$))"  # texts; the last one may be cut off
     r"|(?<![\w#])[-+]?\d[\d_]*(?:\.\d*)?(?:e[-+]?\d+)?j?(?!\w)|\b(?:True|False|None|nan|inf)\b"
 )
+_JUNIT = re.compile(r"(expected: ?<).*?(> but was: ?<).*(>)")
 _DISPLAY = re.compile(r"[\[({][#\s,:.]*[\])}]")
 """A list, tuple, dictionary or set of values alone."""
 
 
 def normalize(message: str) -> str:
     """Return ``message`` without addresses, folders, numbers and white space, which differ between equal errors."""
-    text = _ADDRESS.sub("#", message)
-    text = _FOLDERS.sub("", text)
+    text = _HASH.sub("#", _ADDRESS.sub("#", message))
+    text = _FOLDERS.sub(lambda match: match.group() if _is_name(match) else "", text)
     return " ".join(_NUMBER.sub("#", text).split())
+
+
+def _is_name(match: re.Match[str]) -> bool:
+    """Return True for folders that belong to the name of a package or a module, such as ``./a/`` in an import."""
+    if _NAME.match(match.group()):
+        return True
+    return not match.group().startswith("/") and bool(_NAMED.search(match.string, 0, match.start()))
 
 
 def shape(message: str) -> str:
@@ -224,6 +246,7 @@ def shape(message: str) -> str:
 
     ``assert 3 == 4`` and ``assert [1, 'a'] == []`` are both ``assert # == #``, ``assert 3 in [4]`` is not.
     """
+    message = _JUNIT.sub(r"\1#\2#\3", message)
     match = _ASSERTION.match(message)
     if match is None:
         return normalize(message)
@@ -238,10 +261,15 @@ def is_same_error(left: MainError, right: MainError) -> bool:
     if left.error_class != right.error_class:
         return False
     # Sandboxes move folders, so that only the names of files count; test ids stay.
-    places = {path if "::" in path else normalize(path) for path in (left.path, right.path) if path}
+    places = {_place_name(path) for path in (left.path, right.path) if path}
     if len(places) > 1:
         return False
     return shape(left.message) == shape(right.message)
+
+
+def _place_name(path: str) -> str:
+    file, mark, test = path.partition("::")
+    return normalize(file) + mark + test if not mark or file.startswith("/") else path
 
 
 def distinct_errors(errors: Iterable[MainError]) -> tuple[MainError, ...]:
