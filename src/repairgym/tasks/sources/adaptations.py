@@ -156,8 +156,9 @@ class Adaptation:
 
     def _report(self, pair: Pair, task: Task, lock: str) -> Report:
         failures = pair.failures[task.id]
-        removal = self.removals[0]
         message = next((failure.message for failure in failures.values()), "its tests fail")
+        named = (r for r in self.removals if any(name.partition(".")[0] in message for name in r.names))
+        removal = next(named, self.removals[0])
         text = _ISSUE.format(
             package=self.package.name,
             dependency=removal.dependency,
