@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repairgym.tasks.sources.fixes import changes_code, find_hunks, revert
+from repairgym.tasks.sources.fixes import aligned, changes_code, find_hunks, revert
 
 TEXTS = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n", "\n"]), max_size=25).map("".join)
 
@@ -47,3 +47,14 @@ def test_comments_and_docstrings_are_no_code() -> None:
 def test_revert_that_does_not_parse_is_no_code_change() -> None:
     newer, older = {"m": "x = (\n1,\n2,\n3,\n4)\n"}, {"m": "y = [\n1,\n2,\n3,\n5]\n"}
     assert [changes_code(newer, older, hunk) for hunk in find_hunks(older, newer)] == [False, False]
+
+
+def test_files_of_another_root_are_aligned() -> None:
+    older = {"pkg/a.py": "1", "pkg/gone.py": "2", "setup_it.py": "3"}
+    assert aligned(older, {"src/pkg/a.py": "", "src/setup_it.py": "", "lib/setup_it.py": ""}) == {
+        "src/pkg/a.py": "1",
+        "pkg/gone.py": "2",
+        "setup_it.py": "3",
+    }
+    assert aligned({"src/pkg/a.py": "1"}, {"pkg/a.py": ""}) == {"pkg/a.py": "1"}
+    assert aligned(older, {"pkg/a.py": "", "src/pkg/a.py": ""}) == older

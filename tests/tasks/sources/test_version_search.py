@@ -31,6 +31,11 @@ class Project:
     """Versions of each run."""
     then: Versions = field(default_factory=dict)
     """Versions of the project's time."""
+    lacking: dict[Pin, Bound] = field(default_factory=dict)
+    """Versions known to lack names."""
+
+    def known(self) -> dict[Pin, Bound]:
+        return self.lacking
 
     @property
     def newest(self) -> Versions:
@@ -199,3 +204,17 @@ async def test_build_and_tests_get_the_versions_of_their_own_time_in_turn() -> N
 
     found = await Dated(breaks).search()
     assert found == {Pin("build", "docs"): Bound("4.2", "5.0"), runtime("marks"): Bound("2.9", "3.0")}
+
+
+@pytest.mark.asyncio
+async def test_versions_that_are_known_to_lack_names_need_one_run() -> None:
+    def breaks(at: dict[str, Version]) -> Failures:
+        return {LEFT: "cannot import name"} if at["marks"] >= Version("3.0") else {}
+
+    found = {runtime("marks"): Bound("2.9", "3.0")}
+    project = Project(breaks, lacking=found)
+    assert await project.search() == found
+    assert len(project.asked) == 1
+    # What repairs nothing leaves the search as it was.
+    astray = {runtime("docs"): Bound("3.0", "4.0")}
+    assert await Project(breaks, lacking=astray).search() == found

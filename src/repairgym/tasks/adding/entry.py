@@ -29,13 +29,17 @@ def render_entry(
     defaults = {name: info.default for name, info in type(project).model_fields.items() if not info.is_required()}
     values = project.model_dump(mode="json")
     for name, value in values.items():
-        if name == "sdists" or (name not in comments and name in defaults and value == _plain(defaults[name])):
+        if name in ("sdists", "removals") or (
+            name not in comments and name in defaults and value == _plain(defaults[name])
+        ):
             continue
         if name in comments:
             lines.append(f"# {name}: {_one_line(comments[name])}")
         lines.append(f"{name} = {_toml(value)}")
     if isinstance(project, Package):
         lines += [f"[{kind}.sdists]", *(f'"{version}" = "{digest}"' for version, digest in project.sdists.items())]
+        for removal in values.get("removals", ()):
+            lines += [f"[[{kind}.removals]]", *(f"{name} = {_toml(value)}" for name, value in removal.items())]
     return "\n".join(lines) + "\n"
 
 

@@ -235,6 +235,11 @@ def _used_plugins(tree: Path, files: Iterable[Path], declared: frozenset[str]) -
 # --- plugins of an environment ---------------------------------------------------------------------------------------
 
 
+def is_plugin_like(requirement: str) -> bool:
+    """Return whether ``requirement`` is named like a pytest plugin."""
+    return bool(_PLUGIN_LIKE.match(requirement_name(requirement)))
+
+
 def plugins_of(environment: Path, requirements: Iterable[str]) -> tuple[str, ...]:
     """Return the import names of the pytest plugins among ``requirements`` and what they bring, in ``environment``."""
     wanted = {requirement_name(text) for text in requirements}

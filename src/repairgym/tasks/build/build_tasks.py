@@ -77,7 +77,7 @@ class Job:
 
     def key(self, config: TasksConfig) -> str:
         """Digest of every influence on the unit's tasks."""
-        is_locked_later = isinstance(self.package, Repository) or bool(self.package.aged)
+        is_locked_later = isinstance(self.package, Repository) or bool(self.package.aged or self.package.removals)
         lock = "" if is_locked_later else lock_of(self.package, config.locks)
         parts = [UNIT_FORMAT, self.quota, config.seed, self.package.digest(), lock, tool_versions()["python"]]
         parts += [self.part] if self.part else []
@@ -134,11 +134,16 @@ def _release_jobs(package: Package, config: TasksConfig) -> Iterator[Job]:
 
 
 def _breakage_jobs(package: Package, config: TasksConfig) -> Iterator[Job]:
-    """Yield one unit for the settings and one per aged release."""
+    """Yield one unit for the settings, one per aged release and one per release that gave names up."""
     if config.breakages.num_tries:
         yield Job("breakages", package.only(package.version), config.breakages.num_per_package)
-    for part, version in enumerate(package.aged, 1):
-        yield Job("breakages", package.only(version, aged=(version,)), 1, part)
+    pairs = dict.fromkeys((removal.release, removal.adapted) for removal in package.removals if removal.adapted)
+    for part, pair in enumerate(pairs, 1):
+        own = tuple(removal for removal in package.removals if (removal.release, removal.adapted) == pair)
+        yield Job("breakages", package.only(pair[1], removals=own), 1, part)
+    for part, version in enumerate(package.aged, 1 + len(pairs)):
+        own = tuple(removal for removal in package.removals if (removal.release, removal.adapted) == (version, ""))
+        yield Job("breakages", package.only(version, aged=(version,), removals=own), 1, part)
 
 
 def spread(packages: Iterable[Package], limits: SplitLimits, most: int) -> dict[str, int]:

@@ -68,6 +68,25 @@ class Project(Record):
         return tuple(sorted(matches))
 
 
+class Removal(Record):
+    """Names that a release uses of a dependency, and that newer versions of it lack."""
+
+    release: str
+    adapted: str = ""
+    """The next release, which does not use them any more; empty for an aged release."""
+    also_needed: tuple[str, ...] = ()
+    """Requirements without which the next release breaks, too, by other names."""
+    dependency: str
+    names: tuple[str, ...]
+    """With their modules, as the dependency has them."""
+    words: tuple[str, ...]
+    """As the code of the release has them."""
+    good: str
+    """Newest version of the dependency with all of them."""
+    bad: str
+    """The next version."""
+
+
 class Package(Project):
     """A package with pinned sdists."""
 
@@ -81,20 +100,31 @@ class Package(Project):
     """Pairs (version with the bugs, next version)."""
     aged: tuple[str, ...] = ()
     """Releases to build and test with today's newest dependencies (source `breakages`)."""
+    removals: tuple[Removal, ...] = ()
+    """Names whose removal breaks an aged release, or that a release gave up (source `breakages`)."""
 
     @model_validator(mode="after")
     def _versions_are_pinned(self) -> Self:
         needed = {self.version, *self.aged, *(version for pair in self.releases for version in pair)}
+        needed |= {version for removal in self.removals for version in (removal.release, removal.adapted) if version}
         missing = sorted(needed - set(self.sdists))
         if missing:
             raise ValueError(f"{self.name}: no SHA-256 in sdists for {', '.join(missing)}")
         return self
 
-    def only(self, version: str, releases: tuple[tuple[str, str], ...] = (), aged: tuple[str, ...] = ()) -> Self:
-        """Return this package with only ``version``, ``releases`` and ``aged``: the input of one unit of a build."""
+    def only(
+        self,
+        version: str,
+        releases: tuple[tuple[str, str], ...] = (),
+        aged: tuple[str, ...] = (),
+        removals: tuple[Removal, ...] = (),
+    ) -> Self:
+        """Return this package with only these releases: the input of one unit of a build."""
         needed = {version, *aged, *(paired for pair in releases for paired in pair)}
+        needed |= {name for removal in removals for name in (removal.release, removal.adapted)}
         sdists = {name: digest for name, digest in self.sdists.items() if name in needed}
-        return self.model_copy(update={"version": version, "releases": releases, "aged": aged, "sdists": sdists})
+        own = {"releases": releases, "aged": aged, "removals": removals}
+        return self.model_copy(update={"version": version, "sdists": sdists, **own})
 
     def sdist(self, version: str = "") -> Sdist:
         """Return the pin of ``version`` (default: the mutated version)."""

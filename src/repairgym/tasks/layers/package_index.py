@@ -92,6 +92,7 @@ class PackageIndex:
 
         self._sleep = sleep
         self._known: dict[str, list[tuple[str, Link]]] = {}
+        self._known_wheels: dict[str, dict[str, Link]] = {}
         settings = settings or index_settings()
         client = PyPIClient(timeout=NETWORK_TIMEOUT_S, event_hooks={"response": [_raise_when_not_served]})
         default = [settings.default] if settings.default else []
@@ -147,9 +148,25 @@ class PackageIndex:
 
     def wheel_versions(self, name: str) -> tuple[str, ...]:
         """Return released versions of ``name`` with a wheel for this Python, newest first; none if it is unknown."""
-        packages = self._persist(name, lambda: list(self._wheels.find_matches(name, allow_yanked=False)))
-        wheels = (package for package in packages if package.link.is_wheel)
-        return tuple(dict.fromkeys(package.version for package in wheels if package.version))
+        return tuple(self._wheel_links(name))
+
+    def fetch_wheel(self, name: str, version: str, folder: Path) -> Path:
+        """Download the wheel of a version for this Python into ``folder``, as it is there."""
+        link = self._wheel_links(name).get(version)
+        if link is None:
+            raise PackageNotFoundError(f"the package index has no wheel of {name}=={version} for this Python")
+        return self._persist(f"{name}=={version}", lambda: self._wheels.download(link, folder))
+
+    def _wheel_links(self, name: str) -> dict[str, Link]:
+        """Return version -> its best wheel; the index is asked once."""
+        if name not in self._known_wheels:
+            packages = self._persist(name, lambda: list(self._wheels.find_matches(name, allow_yanked=False)))
+            links: dict[str, Link] = {}
+            for package in packages:
+                if package.link.is_wheel and package.version:
+                    links.setdefault(package.version, package.link)
+            self._known_wheels[name] = links
+        return self._known_wheels[name]
 
     def _persist(self, what: str, attempt: Callable[[], ResultT]) -> ResultT:
         import httpx2
@@ -182,8 +199,8 @@ class PackageIndex:
     def _download(self, sdist: Sdist, folder: Path) -> Path:
         from unearth import HashMismatchError, UnpackError
 
-        link = self._find(f"{sdist.name}=={sdist.version}")
-
+        listed = dict(reversed(self._known.get(sdist.name, ())))
+        link = listed.get(sdist.version) or self._find(f"{sdist.name}=={sdist.version}")
         folder.mkdir(parents=True, exist_ok=True)
         try:
             return self._finder.download(link, folder, hashes={"sha256": [sdist.sha256]})

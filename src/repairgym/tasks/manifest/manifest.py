@@ -25,7 +25,13 @@ from pydantic import Field, ValidationError
 from repairgym.errors import InputError
 from repairgym.records import Accuracy, Certificate, Record, SourceKind, Task
 from repairgym.tasks.build.test_files import function_id, held_in
-from repairgym.tasks.build.wheel_check import BUILD_TEST, DEPENDENCY_TEST, RELEASE_TEST, check_text
+from repairgym.tasks.build.wheel_check import (
+    BUILD_TEST,
+    DEPENDENCY_TEST,
+    RELEASE_TEST,
+    check_text,
+    is_wheel_check,
+)
 from repairgym.tasks.layers.atomic_write import written_whole
 from repairgym.tasks.layers.catalogue import NpmPackage, Package, shipped_path
 from repairgym.tasks.synthetic import FAILED_REPAIR
@@ -209,7 +215,7 @@ class TaskManifest:
         origin = task.provenance
         needed = {package.version, origin.version, *filter(None, (origin.base_version,))}
         sdists = {**content.package.sdists, **{version: package.sdists[version] for version in needed}}
-        plain = {"sdists": dict(sorted(sdists.items())), "releases": (), "aged": (), "num_tasks": 0}
+        plain = {"sdists": dict(sorted(sdists.items())), "releases": (), "aged": (), "removals": (), "num_tasks": 0}
         content.package = content.package.model_copy(update=plain)
         tests = (*task.fail_to_pass, *task.pass_to_pass)
         known = dict.fromkeys((*content.shared.tests, *tests))
@@ -222,7 +228,7 @@ class TaskManifest:
     def with_deadlines(self, task: Task) -> Task:
         """Return ``task`` with the deadlines of this manifest."""
         bounds = self.settings
-        if task.source == "breakages":
+        if is_wheel_check(task.fail_to_pass):
             return task.model_copy(update={"test_timeout_s": bounds.max_build_s, "timeout_s": bounds.max_build_s})
         return task.model_copy(update={"test_timeout_s": bounds.test_timeout_s, "timeout_s": bounds.timeout_s})
 

@@ -16,6 +16,7 @@ from repairgym.records import BuildStep, Location, Task
 from repairgym.tasks.build.assembly import Bug, Visibility, assemble, read_text, sdist_provenance
 from repairgym.tasks.build.build_tasks import skip_reason
 from repairgym.tasks.build.test_files import file_of, function_id, held_in
+from repairgym.tasks.build.wheel_check import is_wheel_check
 from repairgym.tasks.layers.environments import describe_environment
 from repairgym.tasks.layers.store import LayerStore, tree_digest, tree_with_files
 from repairgym.tasks.manifest.manifest import (
@@ -34,7 +35,7 @@ from repairgym.tasks.mutation.real_breaks import find_breaks
 from repairgym.tasks.mutation.semantic_operators import SEMANTIC_FAMILIES
 from repairgym.tasks.sources.build_checks import with_check
 from repairgym.tasks.sources.changelog import read_entries
-from repairgym.tasks.sources.fixes import Fix, whole_fix
+from repairgym.tasks.sources.fixes import Fix, aligned, whole_fix
 from repairgym.tasks.sources.mutations import RECIPE_SEPARATOR
 from repairgym.tasks.sources.pairs import texts_of
 from repairgym.tasks.sources.version_search import bound_edits, read_bounds
@@ -128,7 +129,7 @@ class Rebuilder:
         pinned = pinned_files(entry, self.content.shared)
         bug, issue = self._bug(entry, pinned)
         task = assemble(bug, issue, TasksConfig(), len(bug.pass_to_pass))
-        task = with_check(task, settings.max_build_s) if entry.source == "breakages" else task
+        task = with_check(task, settings.max_build_s) if is_wheel_check(task.fail_to_pass) else task
         steps = tuple(BuildStep.model_validate(step) for step in entry.build)
         task = self.manifest.with_deadlines(task).model_copy(update={"build": steps})
         if content_digest(task) != entry.content:
@@ -148,7 +149,7 @@ class Rebuilder:
             tuple(tests[number] for number in parse_ranges(text))
             for text in (entry.fail, entry.keep, entry.visible, entry.shown)
         )
-        is_build = entry.source == "breakages"
+        is_build = is_wheel_check(failing)
         generated = frozenset() if is_build else frozenset(pinned)
         first = tuple(i for i in failing if i not in shown and file_of(i) not in generated and _can_hide(i, tree))
         edit = self._edit(entry, tree)
@@ -179,7 +180,7 @@ class Rebuilder:
     def _edit(self, entry: TaskEntry, tree: Path) -> _Edit:
         if entry.source == "mutations":
             return self._mutation(entry, tree)
-        if entry.source == "releases":
+        if entry.source == "releases" or _HUNKS.match(entry.recipe):
             return self._release(entry, tree)
         return (_bounds if entry.labels.get("operator") == "newer_dependency" else _settings)(entry, tree)
 
@@ -211,6 +212,7 @@ class Rebuilder:
         if pair not in self.pairs:
             older = texts_of(package, self.layers.tree(package.sdist(entry.base_version)))
             newer = texts_of(package, tree)
+            older = aligned(older, newer) if entry.source == "breakages" else older
             self.pairs[pair] = whole_fix(older, newer)
         whole, match = self.pairs[pair], _HUNKS.match(entry.recipe)
         wanted = {int(number) for number in match[1].split(",")} if match else set()

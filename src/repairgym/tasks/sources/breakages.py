@@ -27,6 +27,7 @@ from repairgym.tasks.mutation.mutants import shuffled_turns
 from repairgym.tasks.mutation.real_breaks import REAL_NAMES, find_breaks
 from repairgym.tasks.mutation.settings_operators import SETTINGS_FILES, SettingsEdit
 from repairgym.tasks.sight.build_scan import build_sightings
+from repairgym.tasks.sources.adaptations import Adaptation
 from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult
 from repairgym.tasks.sources.build_checks import build_request, build_task
 from repairgym.tasks.sources.dependencies import aged_task
@@ -44,6 +45,9 @@ async def make_breakages(package: Package, context: BuildContext) -> SourceResul
     for version in package.aged:
         result.funnel["aged_releases"] += 1
         result.add(await aged_task(package, version, context, result.funnel))
+    if not package.aged:
+        result.funnel["adapted_releases"] += 1
+        result.add(await Adaptation(package, package.removals, context).task())
     return result
 
 

@@ -157,6 +157,11 @@ class AgedRelease:
             return {}
         return {name: version for name, (version, _) in _parts(lock).items()}
 
+    def known(self) -> dict[Pin, Bound]:
+        """See `TrialRelease`."""
+        own = (removal for removal in self.package.removals if removal.release == self.version and not removal.adapted)
+        return {Pin("runtime", removal.dependency): Bound(removal.good, removal.bad) for removal in own}
+
     def has_list(self, place: Place) -> bool:
         """Return True if a list of requirements exists for a repair."""
         return bound_edit(self.spec.tree, {}, place, self.package.name, "<1") is not None

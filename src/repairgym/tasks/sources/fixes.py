@@ -67,6 +67,18 @@ def _changes(before: list[str], after: list[str]) -> Iterator[tuple[int, int, li
         yield new_first, new_end, before[old_first:old_end]
 
 
+def aligned(older: Texts, newer: Texts) -> dict[str, str | None]:
+    """Return ``older`` with the paths of ``newer`` where its files lay in another root (``a.py``, ``src/a.py``).
+
+    A path changes when exactly one path of ``newer`` ends with it or is its end.
+    """
+    moved: dict[str, str | None] = {}
+    for path, text in older.items():
+        ends = [new for new in newer if new.endswith(f"/{path}") or path.endswith(f"/{new}")]
+        moved[ends[0] if path not in newer and len(ends) == 1 else path] = text
+    return moved
+
+
 def revert(newer: Texts, older: Texts, hunks: Iterable[Hunk]) -> dict[str, str | None]:
     """Return the texts of the touched files with ``hunks`` reverted."""
     by_path: dict[str, list[Hunk]] = defaultdict(list)

@@ -3,10 +3,11 @@
 Runs the release's check with given versions through a `TrialRelease`. A failure names suspects. For one suspect after
 the other the search looks for the newest series of versions that changes the failure: growing steps, then halving. If
 the failure disappears, bisection finds the first version that breaks. If it only changes, the pin stays and the search
-continues from the new failure, because culprits can hide one another. Where the index has upload times, all versions of
-the release's own time are tried before: equal failures end the search, fewer replace it. Guarantees: a followed run
-breaks no test that passed with the newest versions; a question is run once; runs are counted, and a search without runs
-left returns its best result; `read_bounds` reads the text of `bounds_recipe`.
+continues from the new failure, because culprits can hide one another. Versions that are known to lack names which the
+release uses are avoided first; if that repairs anything, the search is over. Where the index has upload times, all
+versions of the release's own time are tried before: equal failures end the search, fewer replace it. Guarantees: a
+followed run breaks no test that passed with the newest versions; a question is run once; runs are counted, and a search
+without runs left returns its best result; `read_bounds` reads the text of `bounds_recipe`.
 """
 
 import re
@@ -67,6 +68,10 @@ class TrialRelease(Protocol):
         """Return all versions of ``place`` from the time of the release; empty where the index gives no dates."""
         ...
 
+    def known(self) -> "Mapping[Pin, Bound]":
+        """Return versions that are known to lack names that the release uses, by pin."""
+        ...
+
     async def failures(self, pins: Pins, older: Versions, among: Failures) -> Failures | None:
         """Return failures of the tests of ``among`` and of the build; None if they cannot run."""
         ...
@@ -111,11 +116,12 @@ class VersionSearch:
         """Return bounds that repair tests; empty without any."""
         start, told = Trial({}, self.first, {}), _signature(self.first)
         self.seen.add(told)
-        old = await self._at_own_time(start)
+        known = await self._with_known(start)
+        old = None if known else await self._at_own_time(start)
         if old and _signature(old.failures) == told:
             return {}
         # What works with the versions of its time needs no search for culprits.
-        best = old if old and old.failures.keys() < self.first.keys() else await self._descend(start, 1)
+        best = known or (old if old and old.failures.keys() < self.first.keys() else await self._descend(start, 1))
         if len(best.failures) == len(self.first):
             return {}
         return await self._bisect_all(best, await self._needed(best))
@@ -124,6 +130,15 @@ class VersionSearch:
     def is_spent(self) -> bool:
         """True when all runs are used."""
         return self.num_runs >= self.config.num_runs
+
+    async def _with_known(self, start: Trial) -> Trial | None:
+        """Return ``start`` without the versions that are known to lack names; None if that repairs nothing."""
+        known = self.release.known()
+        pins = {pin: bound.good for pin, bound in known.items()}
+        failures = await self._failures(pins, start.failures) if pins else None
+        if failures is None or not failures.keys() < start.failures.keys():
+            return None
+        return Trial(pins, failures, {pin: bound.bad for pin, bound in known.items()})
 
     async def _at_own_time(self, start: Trial) -> Trial | None:
         """Return ``start`` with the versions of the release's time; None without any that can be combined."""
