@@ -77,6 +77,10 @@ ATTACKS = {
     " require('crypto').Hmac.prototype.digest = () => '0';",
     "replaces built-ins": "const c = String.prototype.charCodeAt; String.prototype.charCodeAt = function (i) {"
     " return c.call(`${this}`.replace('failed', 'passed'), i); }; Reflect.apply = () => 112;",
+    "turns results over in emit": "const E = require('events').prototype; const e = E.emit; E.emit = function (n, d) {"
+    " if (d && d.data && n === 'data') { d.type = 'test:pass'; } return e.apply(this, arguments); };",
+    "turns results over in push": "const p = Array.prototype.push; Array.prototype.push = function (x) {"
+    " if (x && x.type === 'test:fail') { x.type = 'test:pass'; } return p.apply(this, arguments); };",
     "opens the inspector": "const { Session } = require('inspector'); new Session().connect();",
     "takes a heap snapshot": "require('v8').writeHeapSnapshot('/tmp/heap');",
     "starts a worker": "new (require('worker_threads').Worker)('0', { eval: true });",

@@ -233,6 +233,18 @@ if (isMainThread) {
         send(`"crash":${quote(reporter.message(error))}`);
     });
     process.on('SIGUSR1', () => {}); // its default starts the inspector
+    // Built-in functions through which a framework hands its results on.
+    for (const kind of [Object, Array, String, Function, Map, Set, Promise, RegExp, Error]) {
+        guard(kind.prototype, `${kind.name}.prototype`);
+        guard(kind, kind.name);
+    }
+    for (const [name, object] of Object.entries({ Reflect, JSON, Math })) { guard(object, name); }
+    guard(require('node:events').prototype, 'EventEmitter.prototype');
+    const streams = require('node:stream');
+    for (const name of ['Stream', 'Readable', 'Writable', 'Transform', 'Duplex']) {
+        guard(streams[name].prototype, `stream.${name}.prototype`);
+    }
+    guard(require('node:util'), 'util');
     guard(require('node:assert'), 'assert');
     guard(require('node:assert').strict, 'assert.strict');
     require(`./${setup.framework}.cjs`)(reporter);
