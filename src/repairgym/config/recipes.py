@@ -181,7 +181,7 @@ class EvaluationConfig(Record):
     num_start_samples: PositiveInt = 8
     """Samples per task for Pass@k of the start."""
     temperatures: tuple[float, ...] = (0.7, 0.4)
-    """Controls: the start sampled at lower temperatures."""
+    """Controls: the start sampled at lower temperatures; not below 40 minutes."""
     is_continued_control: bool = True
     """Control: continue supervised training for the compute that RL used."""
 
@@ -194,6 +194,8 @@ class DemoConfig(Record):
     seed: int = 0
     base: str = ""
     """Model folder to start from; empty: the shipped one."""
+    start: Literal["own", "teacher"] = "own"
+    """Start of RL: RFT on the base's own successes (paper B, section 4.2), or SFT on a teacher's first (paper A)."""
     is_from_scratch: bool = False
     """Pre-train a base first; the time for `pretraining.num_tokens` adds to `minutes`."""
     tasks: TasksConfig = TasksConfig(
@@ -213,7 +215,7 @@ class DemoConfig(Record):
         batch_size=32,
         num_epochs=2,
     )
-    own: CollectConfig = CollectConfig(select=TrainingSelection(num_tasks=80), num_samples=4, max_per_task=3)
+    own: CollectConfig = CollectConfig(select=TrainingSelection(num_tasks=64), num_samples=4, max_per_task=3)
     """Rollouts of the policy itself, selected by verdict."""
     rft: RftConfig = RftConfig(
         optimizer=OptimizerConfig(learning_rate=2e-4, weight_decay=0.0, num_warmup_steps=5, schedule="cosine"),
