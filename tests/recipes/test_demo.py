@@ -85,7 +85,7 @@ def test_long_budgets_compare_lower_temperatures_on_all_test_tasks():
     )
     assert {"rft-t0.7", "rft-t0.4"} & set(short) == set()
     assert long["rft-t0.7"] == long["rft-t0.4"] == long["rft"]
-    assert min(short["rft"][0], long["rft"][0]) >= 200
+    assert min(short["rft"][0], long["rft"][0]) >= 150
 
 
 def test_the_teacher_is_a_start_of_its_own():
@@ -97,6 +97,7 @@ def test_the_teacher_is_a_start_of_its_own():
 def test_short_budgets_keep_the_time_of_validation_for_rl():
     small, large = plan_demo(DemoConfig(minutes=13.0)), plan_demo(DemoConfig(minutes=60.0))
     assert (small.config.rl.validation_every, small.config.evaluation.num_checkpoints) == (0, 0)
+    assert (small.config.rl.max_refills, large.config.rl.max_refills) == (0, 1)
     assert (*small.config.tasks.splits, large.config.rl.validation_every) == ("train", "test", 10)
     names = [[stage.name for stage in plan.stages] for plan in (small, large)]
     assert "rft-pass-at-k" in names[1]

@@ -165,7 +165,7 @@ def _check_training(config: Any) -> Any:
 class EvaluationConfig(Record):
     """Final evaluation."""
 
-    num_tasks: PositiveInt = 210
+    num_tasks: PositiveInt = 170
     """Test mutations for the start and the end of RL."""
     num_control_tasks: PositiveInt = 60
     """Test mutations for the other stages: base, SFT, controls."""
@@ -199,7 +199,7 @@ class DemoConfig(Record):
     is_from_scratch: bool = False
     """Pre-train a base first; the time for `pretraining.num_tokens` adds to `minutes`."""
     tasks: TasksConfig = TasksConfig(
-        limits=SplitLimits(train=200, validation=32, test=210),
+        limits=SplitLimits(train=144, validation=32, test=170),
         mutations=MutationConfig(num_per_package=80, num_tests=8, num_passing_kept=8),
         releases=ReleaseConfig(splits=("test",), num_pairs=1, num_per_pair=4),
     )
@@ -235,7 +235,7 @@ class DemoConfig(Record):
         ),
         num_groups=12,
         num_groups_sampled=16,
-        max_refills=1,
+        max_refills=1,  # none below 40 minutes
         curriculum="learnability",
         max_iterations=1000,
     )

@@ -18,9 +18,9 @@ from repairgym.tasks.layers.catalogue import load_catalogue
 REFERENCE_MINUTES = 13.0
 """The sizes in `DemoConfig` are for this budget; others scale with it."""
 FULL_CONTROL_MINUTES = 40.0
-"""Below this budget RL has few iterations and needs the time: no validation, no checkpoints, no lower temperatures and no
-Pass@k of the start are evaluated, the continued-training control (nearly as long as RL itself) is left out, and the base
-is compared on `EvaluationConfig.num_control_tasks` tasks instead of all."""
+"""Below this budget RL has few iterations and needs the time: groups without signal are not replaced; no validation, no
+checkpoints, no lower temperatures and no Pass@k of the start are evaluated; the continued-training control (nearly as
+long as RL itself) is left out; the base is compared on `EvaluationConfig.num_control_tasks` tasks instead of all."""
 SCRIPTS = ("random", "submit-at-once")
 _SCRIPT_COST = 0.3
 """Cost of a scripted episode: no tokens, few test runs."""
@@ -103,7 +103,7 @@ def plan_demo(config: DemoConfig) -> Plan:
     """Sizes for ``config.minutes``: collections and evaluations grow slower than the budget, RL takes the rest."""
     factor = config.minutes / REFERENCE_MINUTES
     has_full_controls = config.minutes >= FULL_CONTROL_MINUTES
-    config = config if has_full_controls else _without_validation(config)
+    config = config if has_full_controls else _for_short_budget(config)
     packages = config.tasks.packages or chosen_packages(config, factor)
     limits = _with_scaled(config.tasks.limits, factor, _LEAST_LIMITS)
     evaluation = _with_scaled(config.evaluation, factor, _LEAST_EVALUATION)
@@ -118,12 +118,12 @@ def plan_demo(config: DemoConfig) -> Plan:
     return Plan(fitted, tuple(_stages(evaluation, has_full_controls, has_teacher=config.start == "teacher")))
 
 
-def _without_validation(config: DemoConfig) -> DemoConfig:
+def _for_short_budget(config: DemoConfig) -> DemoConfig:
     splits = tuple(split for split in config.tasks.splits if split != "validation")
     return config.model_copy(
         update={
             "tasks": config.tasks.model_copy(update={"splits": splits}),
-            "rl": config.rl.model_copy(update={"validation_every": 0}),
+            "rl": config.rl.model_copy(update={"validation_every": 0, "max_refills": 0}),
             "evaluation": config.evaluation.model_copy(update={"num_checkpoints": 0}),
         }
     )
