@@ -135,3 +135,10 @@ def test_only_the_embedded_engine_bounds_episodes(synthetic_run: Path, tmp_path:
     beyond = ["rollout.pipeline.max_len_tokens=9000", "rollout.engine.max_len_tokens=9000"]
     result = cli(*command, *beyond, "--policy", "base")
     assert (result.exit_code, "9,000 tokens for embedded" in said(result)) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["sft", "step_dpo"])
+def test_searches_are_not_learned(command: str, synthetic_run: Path) -> None:
+    result = cli("train", command, synthetic_run, shipped_base(), "phase=solve/base")
+    assert result.exit_code == 2
+    assert "judged by visible tests only" in said(result)

@@ -25,7 +25,7 @@ def demo(
     config: Config = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Run the whole loop: real packages, tasks, SFT, RFT, DAPO, evaluation, report.html.
+    """Run the whole loop: real packages, tasks, RFT, DAPO, evaluation, report.html.
 
     Example: repairgym demo --minutes 60
     """

@@ -17,12 +17,12 @@ from repairgym.config.selection import TaskSelection
 from repairgym.config.solving import SolveCommandConfig
 from repairgym.errors import ConfigError, NotSolvedError
 from repairgym.records import Task
+from repairgym.rollout.names import SOLVE
 from repairgym.tasks.store import TaskStore
 
 if TYPE_CHECKING:
     from repairgym.solving.search import Solution
 
-PHASE = "solve"
 _FREE = ("select.*", "budget.*", "strategy.num_chains", "is_abstaining")
 """Settings that a call may change when it continues a search."""
 
@@ -170,7 +170,7 @@ def _sample(call: Call, known: dict[str, Task]) -> list[Solution]:
 
     folder, rollout = tokenizer_folder(call.model, ref), config.strategy.sample(config.rollout)
     check_policy(ref, folder, rollout)
-    kept = CallConfig(f"{PHASE}-{ref.name}", config, free=_FREE)
+    kept = CallConfig(f"solve-{ref.name}", config, free=_FREE)
     selected = select_tasks(known.values(), config.select)
     views = [visible_view(task, is_gold_kept=is_script(call.policy)) for task in selected.tasks]
     if not rollout.num_workers and len(views) * config.strategy.wave == 1:
@@ -178,7 +178,7 @@ def _sample(call: Call, known: dict[str, Task]) -> list[Solution]:
     with open_run(call.run, call.tasks, folder, rollout, config.seed, call=kept) as run:
         run.progress("tasks", 0, 0, selected.summary)
         price = config.endpoint.prices.get(config.endpoint.model) if ref.endpoint else None
-        phase, identity = f"{PHASE}/{ref.name}", policy_fingerprint(ref, rollout)
+        phase, identity = f"{SOLVE}{ref.name}", policy_fingerprint(ref, rollout)
         check_fingerprint(run.store, phase, identity)
         with run.store.phase(phase, identity):
             return search(views, Chains(run, views, ref, phase, price), config, _saver(call))

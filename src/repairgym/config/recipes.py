@@ -169,7 +169,7 @@ def _check_training(config: Any) -> Any:
 class EvaluationConfig(Record):
     """Final evaluation."""
 
-    num_tasks: PositiveInt = 210
+    num_tasks: PositiveInt = 170
     """Test mutations for the start and the end of RL."""
     num_control_tasks: PositiveInt = 60
     """Test mutations for the other stages: base, SFT, controls."""
@@ -185,7 +185,7 @@ class EvaluationConfig(Record):
     num_start_samples: PositiveInt = 8
     """Samples per task for Pass@k of the start."""
     temperatures: tuple[float, ...] = (0.7, 0.4)
-    """Controls: the start sampled at lower temperatures."""
+    """Controls: the start sampled at lower temperatures; not below 40 minutes."""
     is_continued_control: bool = True
     """Control: continue supervised training for the compute that RL used."""
 
@@ -198,10 +198,12 @@ class DemoConfig(Record):
     seed: int = 0
     base: str = ""
     """Model folder to start from; empty: the shipped one."""
+    start: Literal["own", "teacher"] = "own"
+    """Start of RL: RFT on the base's own successes (paper B, section 4.2), or SFT on a teacher's first (paper A)."""
     is_from_scratch: bool = False
     """Pre-train a base first; the time for `pretraining.num_tokens` adds to `minutes`."""
     tasks: TasksConfig = TasksConfig(
-        limits=SplitLimits(train=200, validation=32, test=210),
+        limits=SplitLimits(train=144, validation=32, test=170),
         mutations=MutationConfig(num_per_package=80, num_tests=8, num_passing_kept=8),
         releases=ReleaseConfig(splits=("test",), num_pairs=1, num_per_pair=4),
     )
@@ -217,7 +219,7 @@ class DemoConfig(Record):
         batch_size=32,
         num_epochs=2,
     )
-    own: CollectConfig = CollectConfig(select=TrainingSelection(num_tasks=80), num_samples=4, max_per_task=3)
+    own: CollectConfig = CollectConfig(select=TrainingSelection(num_tasks=64), num_samples=4, max_per_task=3)
     """Rollouts of the policy itself, selected by verdict."""
     rft: RftConfig = RftConfig(
         optimizer=OptimizerConfig(learning_rate=2e-4, weight_decay=0.0, num_warmup_steps=5, schedule="cosine"),
@@ -237,7 +239,7 @@ class DemoConfig(Record):
         ),
         num_groups=12,
         num_groups_sampled=16,
-        max_refills=1,
+        max_refills=1,  # none below 40 minutes
         curriculum="learnability",
         max_iterations=1000,
     )

@@ -67,6 +67,7 @@ class Demo:
         path = folder / "run.db"
         self._store = RunStore.open(path) if path.exists() else RunStore.create(path)
         self._budget = Budget(self._plan, self._store)
+        self._start = SFT if config.start == "teacher" else BASE
 
     def run(self) -> None:
         """All phases, in order. Ctrl-C leaves a run that the same call resumes.
@@ -112,8 +113,9 @@ class Demo:
 
     def _train(self, run: Run) -> None:
         config = self._config
-        self._imitate(run, PolicyRef(TEACHER), config.teacher, TEACHER, BASE, SFT, config.sft)
-        self._imitate(run, run.policy(SFT), config.own, OWN, SFT, RFT, config.rft)
+        if self._start == SFT:
+            self._imitate(run, PolicyRef(TEACHER), config.teacher, TEACHER, BASE, SFT, config.sft)
+        self._imitate(run, run.policy(self._start), config.own, OWN, self._start, RFT, config.rft)
         if self._store.phase_status(RL) != "done":
             alarms, is_over = config.watch.alarms, self._budget.is_rl_over
             run_rl_stage(run, config.rl, RFT, RL, alarms, is_over=is_over, keeps_checkpoints=True)
@@ -150,7 +152,7 @@ class Demo:
 
     def _continue(self, run: Run) -> None:
         """Train on the RFT set from the RFT policy for the CPU seconds that RL used (a control)."""
-        successes = collect_successes(run, run.policy(SFT), self._config.own, OWN)
+        successes = collect_successes(run, run.policy(self._start), self._config.own, OWN)
         rl_cpu_s = next(row.cpu_s for row in self._store.phases() if row.name == RL)
         samples = supervised_samples(successes, self._config.rft)
         continue_supervised(run, RFT, CONTINUED, samples, self._config.rft, rl_cpu_s)

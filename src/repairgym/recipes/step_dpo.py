@@ -22,6 +22,7 @@ from repairgym.learning.weight_loading import open_model
 from repairgym.records import Trajectory
 from repairgym.rollout.store import RunStore
 from repairgym.training.processes import assign
+from repairgym.training.supervised import check_graded
 
 
 def step_dpo(store: RunStore, start: Path, target: Path, config: StepDpoCommandConfig) -> dict[str, float]:
@@ -40,7 +41,8 @@ def step_dpo(store: RunStore, start: Path, target: Path, config: StepDpoCommandC
 
 
 def stored_pairs(store: RunStore, config: StepDpoCommandConfig) -> list[Pair]:
-    """Return the pairs of a stored run; raises as `step_dpo`."""
+    """Return the pairs of a stored run; raises as `step_dpo` and `check_graded`."""
+    check_graded(config.phase)
     pairs = action_pairs(store.trajectories(phase=config.phase), config.min_gap, config.max_per_task)
     if not pairs:
         raise TaskError(

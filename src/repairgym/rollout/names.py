@@ -22,6 +22,8 @@ ALARM_PREFIX = "alarm_"
 CONFIGS_FOLDER = "configs"
 TURNS_FOLDER = "turns"
 """Folder of a run with the turns of its episodes in flight (`rollout/turn_log.py`)."""
+SOLVE = "solve/"
+"""Prefix of the phase of a search; its verdicts are by visible tests only."""
 AUDIT = "audit/"
 """Prefix of the phase, and of the trajectory ids, of an audit."""
 

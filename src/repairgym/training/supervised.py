@@ -34,6 +34,7 @@ from repairgym.learning.sft import Selection, SftTrainer, num_steps_of, split_va
 from repairgym.learning.weight_loading import open_model
 from repairgym.records import Trajectory, VerdictKind
 from repairgym.rollout.jobs import PolicyRef, make_groups
+from repairgym.rollout.names import SOLVE
 from repairgym.rollout.store import RunStore
 from repairgym.training.processes import assign
 from repairgym.training.run import Progress, Run
@@ -101,11 +102,25 @@ def supervised_samples(
     return samples
 
 
+def check_graded(phase: str) -> None:
+    """Reject the phase of a search: what its visible tests pass may be wrong, so nothing is learned from it.
+
+    Raises:
+        ConfigError: the phase is one of `repairgym solve`.
+    """
+    if phase.startswith(SOLVE):
+        raise ConfigError(
+            f"phase {phase!r} is a search, judged by visible tests only; expected a phase that was graded, "
+            "as those of repairgym rollout are"
+        )
+
+
 def stored_samples(store: RunStore, phase: str, max_per_task: int, config: SftConfig, model: Path) -> list[Sample]:
     """Samples of the passed trajectories of a stored phase, for the model in folder ``model``; a `TaskError` if none.
 
     Sorted by id: the order in which episodes happened to end must not decide what is learned.
     """
+    check_graded(phase)
     successes = keep_successes(sorted(store.trajectories(phase=phase), key=lambda stored: stored.id), max_per_task)
     if not successes:
         raise TaskError(f"the run has no passed trajectory in phase {phase!r}; run repairgym rollout first")
