@@ -6,15 +6,16 @@ apart from what the choice was made by.
 
 from collections.abc import Sequence
 
+from repairgym.agent.allowance import Spending
 from repairgym.records import VerdictKind
 from repairgym.solving.choice import Candidate
 from repairgym.solving.search import Solution
-from repairgym.solving.spending import Spending, describe_left
+from repairgym.solving.spending import describe_left
 
 _ENDS = {
     "passed": "a candidate passed the visible tests",
     "budget": "the budget is used",
-    "chains": "the number of chains is used",
+    "chains": "the number of candidates is used",
     "no_candidates": "there are no more candidates",
 }
 _MAX_SHOWN = 5
