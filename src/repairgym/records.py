@@ -386,7 +386,7 @@ class StopReason(StrEnum):
     TIME_LIMIT = "time_limit"
     COST_LIMIT = "cost_limit"
     SEARCH_LIMIT = "search_limit"
-    """A search stopped it between two turns, to look at it or because its budget is used; a branch can go on."""
+    """A search stopped it between two turns, to look at it or because its budget is used; a branch can continue it."""
     LOOP = "loop"
     """The episode repeated itself, and the pipeline ends such episodes."""
     AGENT_FAILED = "agent_failed"

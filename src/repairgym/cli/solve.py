@@ -174,7 +174,9 @@ def _sample(call: Call, known: dict[str, Task]) -> list[Solution]:
     folder, rollout = tokenizer_folder(call.model, ref), config.strategy.sample(config.rollout)
     check_policy(ref, folder, rollout)
     if config.strategy.is_branching and is_script(call.policy):
-        raise ConfigError(f"strategy.type={config.strategy.type!r}: a script says in a branch what it said before; use a model")
+        raise ConfigError(
+            f"strategy.type={config.strategy.type!r}: a script says in a branch what it said before; use a model"
+        )
     chooser = _chooser(config)
     kept = CallConfig(f"solve-{ref.name}", config, free=_FREE)
     selected = select_tasks(known.values(), config.select)

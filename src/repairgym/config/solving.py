@@ -43,7 +43,7 @@ class Budget(Record):
 
 
 class _Strategy(Record):
-    """What all strategies have."""
+    """Settings of every strategy."""
 
     is_stopped_at_pass: bool = True
     """Stop at the first wave in which a candidate passes visible tests that failed before. False: the whole budget is
@@ -116,12 +116,12 @@ class ReplayConfig(_ChainStrategy):
 
     type: Literal["replay"] = "replay"
     branch_share: float = Field(0.5, ge=0, le=1)
-    """Chance that the next candidate is a branch, once a chain has failed (the paper: 0.5). It begins at a state drawn at
-    random among those that no branch has begun at; chains with regressions are left out, as in the paper."""
+    """Chance that the next candidate is a branch, once a chain has failed (the paper: 0.5). It begins at a random state
+    at which no branch has begun; chains with regressions are left out, as in the paper."""
 
 
 class LookaheadConfig(_StepStrategy):
-    """Several next actions are sampled and executed in forks, and the best state goes on (arXiv 2505.13652).
+    """Several next actions are sampled and executed in forks, and the best state is continued (arXiv 2505.13652).
 
     The paper ranks actions by a critic, because its environments cannot fork; here visible tests run in each state.
     """
@@ -134,11 +134,11 @@ class LookaheadConfig(_StepStrategy):
 
 
 class BeamConfig(_StepStrategy):
-    """The best states of each depth go on."""
+    """The best states of each depth are continued."""
 
     type: Literal["beam"] = "beam"
     width: PositiveInt = 2
-    """States that go on."""
+    """States that are continued."""
     num_children: PositiveInt = 2
     """Continuations of each."""
     num_turns: PositiveInt = 4
@@ -146,7 +146,7 @@ class BeamConfig(_StepStrategy):
 
 
 class BestFirstConfig(_StepStrategy):
-    """The best state of all goes on; a state that was reached before is not kept a second time."""
+    """The best state of all is continued; a state that was reached before is not kept a second time."""
 
     type: Literal["best_first"] = "best_first"
     num_children: PositiveInt = 2
@@ -154,7 +154,7 @@ class BestFirstConfig(_StepStrategy):
     num_turns: PositiveInt = 1
     """Turns of a continuation."""
     max_expansions: PositiveInt = 3
-    """Times that one state goes on."""
+    """Times that one state is continued."""
 
 
 class MctsConfig(_ChainStrategy):
@@ -227,8 +227,8 @@ class SolveCommandConfig(Record):
         agent = self.rollout.agent.type
         if self.strategy.is_branching and agent != "pipeline":
             raise ValueError(
-                f"strategy.type={self.strategy.type!r} with rollout.agent.type={agent!r}: the state of an external agent's "
-                "program is not recorded, so its episodes cannot branch; use best_of_n or longer"
+                f"strategy.type={self.strategy.type!r} with rollout.agent.type={agent!r}: the state of an external "
+                "agent's program is not recorded, so its episodes cannot branch; use best_of_n or longer"
             )
         if self.budget.max_cost_usd is not None and self.endpoint.model not in self.endpoint.prices:
             raise ValueError(

@@ -1,8 +1,8 @@
 """The choice among candidates: visible tests, then regressions, then agreement or a scorer, then abstention.
 
-Reads episodes and patches; makes candidates, the chosen one and the reason in words. Guarantees: a candidate without a change, or one that
-deceives the tests, is never a pass; hidden tests have no part in it; equal candidates give an equal choice, the earlier
-of two that are level.
+Reads episodes and patches; makes candidates, the chosen one and the reason in words. Guarantees: a candidate without
+a change, or one that deceives the tests, is never a pass; hidden tests have no part in it; equal candidates give an
+equal choice, the earlier of two that are level.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ class Candidate(Record):
     num_turns: int = 0
     """All turns, those of the parent included."""
     is_open: bool = False
-    """The search stopped it, and it can go on."""
+    """The search stopped it, and a branch can continue it."""
     num_errors: int = 0
     """Own actions with a format or tool error."""
     mean_log_prob: float = 0.0

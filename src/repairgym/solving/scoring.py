@@ -98,12 +98,7 @@ def measure_scorer(scorer: OutcomeScorer, store: RunStore, phase: str, tasks: Ma
     others = {id_: task for id_, task in tasks.items() if task.split != "train"}
     groups, passing = visible_passes(store.trajectories(phase=phase), others)
     return calibration(
-        [
-            (scorer.probability(it, group), it.is_passed)
-            for group in groups.values()
-            for it in group
-            if it.id in passing
-        ]
+        [(scorer.probability(it, group), it.is_passed) for group in groups.values() for it in group if it.id in passing]
     )
 
 

@@ -16,7 +16,7 @@ from repairgym.config.solving import SolveCommandConfig
 from repairgym.records import Record, Task, Verdict
 from repairgym.rollout.jobs import episode_seed
 from repairgym.solving.choice import Candidate, Chooser
-from repairgym.solving.spending import TEST_RUNS, describe_left, left_of, total
+from repairgym.solving.spending import SAMPLED, TEST_RUNS, describe_left, left_of, total
 from repairgym.solving.strategies import Step, make_strategy
 
 End = Literal["passed", "budget", "chains", "no_candidates"]
@@ -82,10 +82,18 @@ class TaskSearch:
         """Return the steps of the next wave."""
         task_seed = episode_seed(self.config.seed, self.view.id)
         generator = np.random.default_rng([task_seed, len(self.candidates)])
-        most = self.num_left
-        if self.config.budget.max_test_runs is not None:  # each step ends with one
-            most = min(most, max(1, math.floor(self.left[TEST_RUNS])))
-        return self._strategy.plan(self.candidates, generator)[:most]
+        return self._strategy.plan(self.candidates, generator)[: min(self.num_left, self._num_parallel())]
+
+    def _num_parallel(self) -> int:
+        """Return the number of episodes whose parts of the budget have room for two actions, or two runs; at least 1.
+
+        Then only an episode that runs alone can pass a bound, by one action.
+        """
+        room = {SAMPLED: 2 * self.config.rollout.pipeline.max_action_tokens, TEST_RUNS: 2}
+        left = self.left
+        return max(
+            1, min((math.floor(left[unit] / room[unit]) for unit in room if unit in left), default=self.num_left)
+        )
 
     def note(self, candidates: Sequence[Candidate]) -> None:
         """Take the candidates of a wave, and decide whether it was the last."""

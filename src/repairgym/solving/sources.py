@@ -63,11 +63,12 @@ class _Growing:
     def plan(self) -> list[EpisodeJob]:
         """Return the jobs of the next wave."""
         steps, search = self.search.plan(), self.search
+        budget, action_tokens = self._config.budget, self._config.rollout.pipeline.max_action_tokens
         start, self._waiting = len(self.jobs), []
         for number, step in enumerate(steps, start):
             id_ = f"{self._group_id}#{number}"
             prefix = self._prefix(step)
-            bounds = allowance_of(self._config.budget, search.spending, len(steps), step.max_turns, self._price)
+            bounds = allowance_of(budget, search.spending, len(steps), step.max_turns, self._price, action_tokens)
             seed, is_kept = episode_seed(self._config.seed, id_), self._config.strategy.is_branching
             self._parents[id_] = Parent(prefix.trajectory.id, prefix.num_turns) if prefix else None
             self._waiting.append(EpisodeJob(id_, self._group_id, search.view.id, seed, prefix, is_kept, bounds))
@@ -83,8 +84,8 @@ class _Growing:
         """Take an episode; return True when the wave is complete, and noted."""
         if trajectory.parent != self._parents[trajectory.id]:
             raise InputError(
-                f"{trajectory.id} is stored with another parent than this search gives it: settings or seed differ, or the "
-                "version of the program; name another run folder"
+                f"{trajectory.id} is stored with another parent than this search gives it: settings, seed or the "
+                "version of the program differ; name another run folder"
             )
         self._ended[trajectory.id] = trajectory
         if not all(job.trajectory_id in self._ended for job in self._waiting):

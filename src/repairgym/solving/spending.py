@@ -15,9 +15,9 @@ from repairgym.rollout.jobs import num_shared_turns
 
 _STAGES = ("generate", "tool", "grade")
 """Stages of a chain that follow each other; the others are parts of them, or the wait for its turn."""
-TEST_RUNS = "test runs"
+SAMPLED, TEST_RUNS = "sampled tokens", "test runs"
 _UNITS = {
-    "max_sampled_tokens": ("num_sampled_tokens", "sampled tokens"),
+    "max_sampled_tokens": ("num_sampled_tokens", SAMPLED),
     "max_forward_tokens": ("num_forward_tokens", "forward tokens"),
     "max_test_runs": ("num_test_runs", TEST_RUNS),
     "max_wall_s": ("wall_s", "s"),
@@ -56,9 +56,12 @@ def left_of(budget: Budget, spent: Spending) -> dict[str, float]:
 
 
 def allowance_of(
-    budget: Budget, spent: Spending, num_jobs: int, max_turns: int | None, price: Price | None
+    budget: Budget, spent: Spending, num_jobs: int, max_turns: int | None, price: Price | None, action_tokens: int
 ) -> Allowance:
-    """Return the part of what is left that each of ``num_jobs`` episodes gets which run at the same time."""
+    """Return the part of what is left that each of ``num_jobs`` episodes gets which run at the same time.
+
+    Where there are several, the last action, of at most ``action_tokens``, is within the part.
+    """
 
     def part(name: str, divisor: int) -> float | None:
         bound = getattr(budget, name)
@@ -66,6 +69,8 @@ def allowance_of(
 
     divisors = dict.fromkeys(_UNITS, num_jobs) | {"max_wall_s": 1}
     bounds = {name: part(name, divisor) for name, divisor in divisors.items()}
+    if num_jobs > 1 and bounds["max_sampled_tokens"] is not None:
+        bounds["max_sampled_tokens"] = max(1.0, bounds["max_sampled_tokens"] - action_tokens)
     return Allowance(max_turns=max_turns, price=price, **bounds)
 
 

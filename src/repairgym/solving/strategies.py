@@ -1,9 +1,9 @@
 """Strategies: which candidates follow from those that there are.
 
 Reads the candidates of one task in their order; makes steps. Guarantees: a plan follows from the candidates, the
-strategy's settings and the seed alone, so a resumed search goes on as an unbroken one would have, and equal seeds give
+strategy's settings and the seed alone, so a resumed search makes those of an unbroken one, and equal seeds give
 equal searches; a candidate is judged by its visible tests and regressions, never by anything hidden; an episode that
-can go on is branched behind its last turn, and never a finished one.
+the search stopped is branched behind its last turn, and never a finished one.
 """
 
 import math

@@ -82,7 +82,7 @@ class Run:
         turn_log = TurnLog(self.folder / TURNS_FOLDER)
         turn_log.forget(stored)
         missing, num_done = self._missing(jobs, stored, phase, step, trees)
-        num_jobs, num_solved = trees.num_jobs if trees else len(jobs), 0
+        num_solved = 0
         for trajectory in self.pool.run(policy, missing, self.tasks, trees.grow if trees else no_growth):
             split = self.tasks[trajectory.task_id].split
             self.store.add_trajectory(trajectory, phase=phase, step=step, split=split)
@@ -90,7 +90,7 @@ class Run:
             num_done += 1
             num_solved += trajectory.verdict.is_valid and trajectory.verdict.reward > 0
             detail = _DRAINING if self.pool.is_draining else f"{num_solved} solved"
-            self.progress(label or phase, num_done, num_jobs, detail)
+            self.progress(label or phase, num_done, trees.num_jobs if trees else len(jobs), detail)
             yield trajectory
 
     def _missing(
