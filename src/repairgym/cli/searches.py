@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -51,7 +51,7 @@ def search(
     from repairgym.cli.display import print_table, rows_of
 
     known = load_tasks(tasks)
-    curves = _read_curves(runs, known, unit, num_workers)
+    curves = _read_curves(runs, known, cast("Unit", unit), num_workers)
     common = sorted(set.intersection(*(set(curve.solutions) for curve in curves)) & known.keys())
     if not common:
         raise InputError(f"{', '.join(map(str, runs))} have no task in common that is in {tasks}")

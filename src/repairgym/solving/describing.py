@@ -62,9 +62,9 @@ def _candidate(candidate: Candidate, *, is_chosen: bool) -> str:
     else:
         result = f"fails {len(candidate.failing)} visible tests, {len(candidate.regressions)} regressions"
     mark = "*" if is_chosen else " "
-    return (
-        f"{mark} wave {candidate.wave + 1} {candidate.id} ({candidate.origin}): {result}; {_spent(candidate.spending)}"
-    )
+    turns = f", behind {candidate.num_shared_turns} turns of #{candidate.parent.rpartition('#')[2]}"
+    place = f"({candidate.origin}{turns if candidate.parent else ''})"
+    return f"{mark} wave {candidate.wave + 1} {candidate.id} {place}: {result}; {_spent(candidate.spending)}"
 
 
 def _spent(spending: Spending) -> str:
