@@ -131,9 +131,9 @@ def test_graded_episodes_pass_visibly_without_their_hidden_tests():
 def test_the_command_shows_differences_and_keeps_verdicts(tmp_path, capsys):
     tasks = [scripted_task(f"t{number}") for number in range(3)]
     TaskStore(tmp_path / "tasks").save(tasks, {}, {})
-    for name, first in (("plain", False), ("better", True)):
+    for name, last in (("plain", 1), ("better", 0)):
         solutions = [
-            solution(it.id, candidate(0, "right", 10, passes=first), candidate(1, "right", 10)) for it in tasks
+            solution(it.id, *[candidate(n, "right", 10, passes=n == last) for n in range(last + 1)]) for it in tasks
         ]
         verdicts = Verdicts(kinds={})
         for it in solutions:
