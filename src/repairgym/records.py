@@ -385,6 +385,8 @@ class StopReason(StrEnum):
     OUTPUT_TOKEN_LIMIT = "output_token_limit"
     TIME_LIMIT = "time_limit"
     COST_LIMIT = "cost_limit"
+    SEARCH_LIMIT = "search_limit"
+    """A search stopped it between two turns, to look at it or because its budget is used; a branch can continue it."""
     LOOP = "loop"
     """The episode repeated itself, and the pipeline ends such episodes."""
     AGENT_FAILED = "agent_failed"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
+from repairgym.agent.allowance import Spending
 from repairgym.config.loading import load_config
 from repairgym.config.solving import SolveCommandConfig
 from repairgym.errors import ConfigError
@@ -14,7 +15,7 @@ from repairgym.records import Task, TestOutcome, TestResult, Verdict, VerdictKin
 from repairgym.solving.choice import Candidate, make_candidate
 from repairgym.solving.describing import describe, describe_totals
 from repairgym.solving.search import search
-from repairgym.solving.spending import Spending
+from repairgym.solving.sources import Waves
 from repairgym.solving.visible import visible_view
 from repairgym.testing.scripted import scripted_task
 
@@ -26,7 +27,7 @@ def diff(text: str) -> str:
     return f"--- a/m.py\n+++ b/m.py\n@@ -1 +1 @@\n-x\n+{text}\n" if text else ""
 
 
-class Listed:
+class Listed(Waves):
     """A source whose chains propose given texts; each samples 10 tokens and takes its number in seconds."""
 
     def __init__(self, views: Sequence[Task], texts: Mapping[str, Sequence[str]], judge: Judge) -> None:
@@ -73,7 +74,7 @@ def test_the_first_visible_pass_ends_the_search():
     assert (solution.outcome, solution.ended, solution.chosen) == ("solved", "passed", "tiny-1#1")
     assert solution.patch == diff("good")
     assert len(solution.candidates) == 2
-    assert source.labels == ["wave 1: 4 chains left", "wave 2: 3 chains left"]
+    assert source.labels == ["wave 1: 4 candidates left", "wave 2: 3 candidates left"]
     text = describe(solution)
     assert "failing without a patch: test_m.py::test_f" in text
     assert "* wave 2 tiny-1#1" in text

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from repairgym.agent.allowance import Spending
 from repairgym.config.models import Price
 from repairgym.config.solving import SolveCommandConfig
 from repairgym.grading.predictions.reading import read_predictions
@@ -16,7 +17,7 @@ from repairgym.rollout.local import LocalPool
 from repairgym.rollout.store import RunStore
 from repairgym.solving.search import search
 from repairgym.solving.sources import Chains
-from repairgym.solving.spending import Spending, spending_of, total
+from repairgym.solving.spending import spending_of, total
 from repairgym.solving.visible import visible_view
 from repairgym.tasks.build.validation import TaskLayers
 from repairgym.testing.scripted import ScriptedBackend, scripted_answer, scripted_task
@@ -46,7 +47,7 @@ def test_an_oracle_solves_at_the_first_chain(sample):
     solution, messages, ran = sample("oracle", SolveCommandConfig())
     assert (solution.outcome, len(solution.candidates), len(ran)) == ("solved", 1, 1)
     assert "+    return a <= b" in solution.patch
-    assert messages == [("solve", 1, 1, "wave 1: 4 chains left")]
+    assert messages == [("solve", 1, 1, "")]
 
 
 def test_a_resumed_search_repeats_nothing_and_takes_a_larger_budget(sample):

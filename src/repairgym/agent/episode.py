@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from repairgym.agent.allowance import Allowance
 from repairgym.agent.conversation import Completion, Conversation, InitialPrompt, cut_history
 from repairgym.agent.formats import Action, ActionFormat, ParseError
 from repairgym.agent.kept_states import StateKeeper
@@ -83,9 +84,16 @@ class LiveEpisode:
         recorder: TurnRecorder,
         keeper: StateKeeper,
         watcher: Watcher | None = None,
+        allowance: Allowance | None = None,
+        num_shared_turns: int = 0,
     ) -> None:
-        """Begin without turns; the policy of ``conversation`` answers from ``recorder`` as well (`RecordedPolicy`)."""
+        """Begin without turns; the policy of ``conversation`` answers from ``recorder`` as well (`RecordedPolicy`).
+
+        ``allowance`` bounds the turns behind the first ``num_shared_turns``, which the parent of a branch has made.
+        """
         self.context = context
+        self._allowance = allowance or Allowance()
+        self._num_shared_turns = num_shared_turns
         self._keeper = keeper
         self._watcher = watcher
         self.turns: list[Turn] = []
@@ -130,6 +138,8 @@ class LiveEpisode:
             # The context is checked again once it holds the observation.
             if reason := reached_limit(self._config, usage, 0):
                 return reason
+            if self._allowance.is_used(self.turns, self._num_shared_turns, self.ledger):
+                return StopReason.SEARCH_LIMIT
             self._observe(observation.text, action)
 
     async def timed(self, work: Awaitable[ResultT]) -> ResultT:

@@ -8,7 +8,7 @@ the fit is deterministic and converges, because the ridge term makes it strictly
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -156,17 +156,22 @@ def agreement(submission: CandidateSubmission, siblings: Sequence[CandidateSubmi
     return sum(other.patch_digest == submission.patch_digest for other in others) / len(others)
 
 
-def fit_outcome_scorer(candidates: Sequence[CandidateSubmission], ridge: float = 1.0) -> OutcomeScorer:
+def fit_outcome_scorer(
+    candidates: Sequence[CandidateSubmission], ridge: float = 1.0, used: Collection[str] | None = None
+) -> OutcomeScorer:
     """Fit by Newton's method (iteratively reweighted least squares); ``ridge`` weighs the squares of all but the bias.
+
+    ``used`` are the ids of those that are fitted, all by default; the others count for agreement only.
 
     Raises:
         InputError: all candidates have one outcome, so nothing can be learned.
     """
     groups = by_task(candidates)
-    outcomes = np.array([float(submission.is_passed) for group in groups.values() for submission in group])
+    fitted = [(it, group) for group in groups.values() for it in group if used is None or it.id in used]
+    outcomes = np.array([float(submission.is_passed) for submission, _ in fitted])
     if not len(outcomes) or np.ptp(outcomes) == 0.0:
         raise InputError(f"got {len(outcomes)} candidates of one outcome, expected passes and failures")
-    raw = np.array([features(submission, group) for group in groups.values() for submission in group])
+    raw = np.array([features(submission, group) for submission, group in fitted])
     means, scales = raw.mean(axis=0), raw.std(axis=0)
     scales[scales == 0.0] = 1.0
     design = np.hstack([np.ones((len(raw), 1)), (raw - means) / scales])

@@ -88,6 +88,12 @@ def cost_table(stages: Iterable[StageResult]) -> Table:
     return _record_table("costs", "Costs of a solve, and Pass@1 corrected for errors of the verdicts", columns, stages)
 
 
+def record_table(name: str, title: str, records: Sequence[Record]) -> Table:
+    """Return a table with a row per record and a column per field; empty without records."""
+    columns = list(type(records[0]).model_fields) if records else []
+    return table(name, title, columns, ([getattr(it, column) for column in columns] for it in records))
+
+
 def comparison_table(
     comparisons: Iterable[Comparison], name: str = "comparisons", title: str = "Paired differences of Pass@1"
 ) -> Table:

@@ -15,6 +15,7 @@ from repairgym.cli import arguments
 from repairgym.cli.arguments import check_new_run, check_tasks, find_policy, load_tasks, open_stored
 from repairgym.cli.options import AsJson, NewRun, RunFolder, Tasks, TasksOption, Tokenizer, configured, print_json
 from repairgym.cli.preflights import show_selection
+from repairgym.cli.searches import scorer, search
 from repairgym.config.commands import AuditConfig, DataFilesConfig, EvalCommandConfig, ExploitStudyConfig, MatrixConfig
 from repairgym.config.loading import to_toml
 from repairgym.config.rollout import RolloutConfig
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 MATRIX_FOLDER = "matrix"
 app = typer.Typer(help="Measure Pass@1 and Pass@k, with their uncertainty.", no_args_is_help=True, add_completion=False)
+app.command()(search)
+app.command()(scorer)
 
 PhaseOption = Annotated[str, typer.Option(help="Evaluation phase; default: the only one of the run.")]
 

@@ -21,9 +21,10 @@ from repairgym.rollout.names import SOLVE
 from repairgym.tasks.store import TaskStore
 
 if TYPE_CHECKING:
+    from repairgym.solving.choice import Chooser
     from repairgym.solving.search import Solution
 
-_FREE = ("select.*", "budget.*", "strategy.num_chains", "is_abstaining")
+_FREE = ("select.*", "budget.*", "strategy.num_chains", "strategy.num_nodes", "is_abstaining", "choice.*")
 """Settings that a call may change when it continues a search."""
 
 
@@ -89,6 +90,8 @@ def solve(
     Example: repairgym solve tasks runs/one --task ID --policy runs/rl/checkpoints/rl --preset demo_eval
 
     Example: repairgym solve ~/src/shop runs/shop --test "pytest tests/test_prices.py" --policy base --preset demo_eval
+
+    Example: repairgym solve tasks runs/more --task ID strategy.type=replay budget.max_sampled_tokens=2000
 
     Example: repairgym solve tasks runs/one --task ID --predictions preds.jsonl strategy.is_stopped_at_pass=false
     """
@@ -170,10 +173,15 @@ def _sample(call: Call, known: dict[str, Task]) -> list[Solution]:
 
     folder, rollout = tokenizer_folder(call.model, ref), config.strategy.sample(config.rollout)
     check_policy(ref, folder, rollout)
+    if config.strategy.is_branching and is_script(call.policy):
+        raise ConfigError(
+            f"strategy.type={config.strategy.type!r}: a script says in a branch what it said before; use a model"
+        )
+    chooser = _chooser(config)
     kept = CallConfig(f"solve-{ref.name}", config, free=_FREE)
     selected = select_tasks(known.values(), config.select)
     views = [visible_view(task, is_gold_kept=is_script(call.policy)) for task in selected.tasks]
-    if not rollout.num_workers and len(views) * config.strategy.wave == 1:
+    if not rollout.num_workers and len(views) * getattr(config.strategy, "wave", 1) == 1:
         rollout = rollout.model_copy(update={"num_workers": 1})  # the others would start for nothing
     with open_run(call.run, call.tasks, folder, rollout, config.seed, call=kept) as run:
         run.progress("tasks", 0, 0, selected.summary)
@@ -181,7 +189,16 @@ def _sample(call: Call, known: dict[str, Task]) -> list[Solution]:
         phase, identity = f"{SOLVE}{ref.name}", policy_fingerprint(ref, rollout)
         check_fingerprint(run.store, phase, identity)
         with run.store.phase(phase, identity):
-            return search(views, Chains(run, views, ref, phase, price), config, _saver(call))
+            return search(views, Chains(run, views, ref, phase, price), config, _saver(call), chooser)
+
+
+def _chooser(config: SolveCommandConfig) -> Chooser:
+    """Return the choice that ``config`` names."""
+    from repairgym.solving.choice import Chooser
+    from repairgym.solving.scoring import read_scorer
+
+    scorer = read_scorer(Path(config.choice.scorer)) if config.choice.scorer else None
+    return Chooser(config.choice, is_abstaining=config.is_abstaining, scorer=scorer)
 
 
 def _choose(call: Call, known: dict[str, Task]) -> list[Solution]:
@@ -196,6 +213,10 @@ def _choose(call: Call, known: dict[str, Task]) -> list[Solution]:
 
     assert call.predictions is not None
     config = call.config
+    if config.strategy.type != "best_of_n":
+        raise ConfigError(f"strategy.type={config.strategy.type!r}: patches of a file have no turns; use best_of_n")
+    if config.choice.by != "agreement" or config.choice.scorer:
+        raise ConfigError(f"choice.by={config.choice.by!r}: patches of a file have no tokens; use choice.by=agreement")
     file = reject_unknown(read_predictions(call.predictions, has_several=True), known)
     for entry in file.rejected:
         typer.echo(f"left out: {entry.place}: {entry.reason}", err=True)

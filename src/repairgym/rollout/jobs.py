@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from repairgym.agent.allowance import Allowance
 from repairgym.config.models import EndpointConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import InputError
@@ -24,8 +25,9 @@ class Prefix:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the ledger before the first turn that is not replayed."""
-        return self.trajectory.turns[self.num_turns].action_span[0]
+        """Tokens of the ledger before the first turn that is not replayed; a prefix can be a whole episode."""
+        turns = self.trajectory.turns
+        return turns[self.num_turns].action_span[0] if self.num_turns < len(turns) else len(self.trajectory.ledger)
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class EpisodeJob:
     """Of a branch."""
     is_kept: bool = False
     """Its worker keeps its state behind each turn, so that branches begin with forks."""
+    allowance: Allowance | None = None
+    """The most that its own turns may use, where a search bounds it."""
 
 
 Grow = Callable[[Trajectory], Sequence[EpisodeJob]]

@@ -220,7 +220,10 @@ class Runner:
             episode = await self._agent.run(session_id, context, asked, limits, seed=job.seed, temperature=temperature)
         else:
             watcher = policy if isinstance(policy, ClientPolicy) else None
-            runner = EpisodeRunner(self._pipeline, timed, self._renderer, temperature, limits, watcher)
+            num_shared = job.prefix.num_turns if job.prefix else 0
+            runner = EpisodeRunner(
+                self._pipeline, timed, self._renderer, temperature, limits, watcher, job.allowance, num_shared
+            )
             try:
                 episode = await runner.run(session_id, context, job.seed, recorder, keeper)
             finally:

@@ -6,15 +6,16 @@ apart from what the choice was made by.
 
 from collections.abc import Sequence
 
+from repairgym.agent.allowance import Spending
 from repairgym.records import VerdictKind
 from repairgym.solving.choice import Candidate
 from repairgym.solving.search import Solution
-from repairgym.solving.spending import Spending, describe_left
+from repairgym.solving.spending import describe_left
 
 _ENDS = {
     "passed": "a candidate passed the visible tests",
     "budget": "the budget is used",
-    "chains": "the number of chains is used",
+    "chains": "the number of candidates is used",
     "no_candidates": "there are no more candidates",
 }
 _MAX_SHOWN = 5
@@ -61,9 +62,9 @@ def _candidate(candidate: Candidate, *, is_chosen: bool) -> str:
     else:
         result = f"fails {len(candidate.failing)} visible tests, {len(candidate.regressions)} regressions"
     mark = "*" if is_chosen else " "
-    return (
-        f"{mark} wave {candidate.wave + 1} {candidate.id} ({candidate.origin}): {result}; {_spent(candidate.spending)}"
-    )
+    turns = f", behind {candidate.num_shared_turns} turns of #{candidate.parent.rpartition('#')[2]}"
+    place = f"({candidate.origin}{turns if candidate.parent else ''})"
+    return f"{mark} wave {candidate.wave + 1} {candidate.id} {place}: {result}; {_spent(candidate.spending)}"
 
 
 def _spent(spending: Spending) -> str:

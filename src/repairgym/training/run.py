@@ -18,7 +18,7 @@ from repairgym.rollout.names import TURNS_FOLDER
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.turn_log import TurnLog
 from repairgym.tasks.selection import select_tasks
-from repairgym.training.trees import Trees
+from repairgym.training.trees import Growth
 
 Progress = Callable[[str, int, int, str], None]
 """(phase, done, total, detail); total 0 when unknown."""
@@ -72,7 +72,7 @@ class Run:
         phase: str,
         step: int = 0,
         label: str = "",
-        trees: Trees | None = None,
+        trees: Growth | None = None,
     ) -> Iterator[Trajectory]:
         """Run the jobs that the store does not hold yet; yields and stores each trajectory as it ends.
 
@@ -82,7 +82,7 @@ class Run:
         turn_log = TurnLog(self.folder / TURNS_FOLDER)
         turn_log.forget(stored)
         missing, num_done = self._missing(jobs, stored, phase, step, trees)
-        num_jobs, num_solved = trees.num_jobs if trees else len(jobs), 0
+        num_solved = 0
         for trajectory in self.pool.run(policy, missing, self.tasks, trees.grow if trees else no_growth):
             split = self.tasks[trajectory.task_id].split
             self.store.add_trajectory(trajectory, phase=phase, step=step, split=split)
@@ -90,11 +90,11 @@ class Run:
             num_done += 1
             num_solved += trajectory.verdict.is_valid and trajectory.verdict.reward > 0
             detail = _DRAINING if self.pool.is_draining else f"{num_solved} solved"
-            self.progress(label or phase, num_done, num_jobs, detail)
+            self.progress(label or phase, num_done, trees.num_jobs if trees else len(jobs), detail)
             yield trajectory
 
     def _missing(
-        self, jobs: Sequence[EpisodeJob], stored: Collection[str], phase: str, step: int, trees: Trees | None
+        self, jobs: Sequence[EpisodeJob], stored: Collection[str], phase: str, step: int, trees: Growth | None
     ) -> tuple[list[EpisodeJob], int]:
         """Return the jobs to run and the number of those that are stored."""
         ended = self.store.trajectories(phase=phase, step=step) if trees and stored else ()
@@ -117,7 +117,7 @@ class Run:
         phase: str,
         step: int = 0,
         label: str = "",
-        trees: Trees | None = None,
+        trees: Growth | None = None,
     ) -> list[Trajectory]:
         """All trajectories of ``jobs``, those of an earlier, interrupted run included, in the order of the jobs.
 

@@ -8,6 +8,7 @@ the same ones; a group whose episodes cannot be branched (one turn, invalid) has
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -24,6 +25,20 @@ class _Group:
     jobs: list[EpisodeJob]
     ended: dict[str, Trajectory] = field(default_factory=dict)
     num_rounds: int = 0
+
+
+class Growth(Protocol):
+    """Groups that grow: members that follow from the ends of others."""
+
+    @property
+    def num_jobs(self) -> int:
+        """Members of all groups, as far as they are known."""
+
+    def jobs(self) -> list[EpisodeJob]:
+        """Return all jobs so far."""
+
+    def grow(self, trajectory: Trajectory) -> list[EpisodeJob]:
+        """Take a finished episode; return the jobs that follow from it."""
 
 
 class Trees:

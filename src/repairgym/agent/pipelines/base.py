@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import jinja2
 
+from repairgym.agent.allowance import Allowance
 from repairgym.agent.conversation import Conversation, InitialPrompt
 from repairgym.agent.episode import Episode, Interface, LiveEpisode, Watcher
 from repairgym.agent.formats import FORMATS, Action, describe_schemas
@@ -128,6 +129,9 @@ class EpisodeRunner:
     limits: PipelineConfig | None = None
     """Limits that replace those of the pipeline's configuration."""
     watcher: Watcher | None = None
+    allowance: Allowance | None = None
+    num_shared_turns: int = 0
+    """Turns of a branch that its parent has made; the allowance does not count them."""
 
     async def run(
         self,
@@ -149,7 +153,16 @@ class EpisodeRunner:
         conversation = Conversation(self.policy, self.renderer, session_id, seed, self.temperature, tools)
         interface = Interface(config, pipeline.tools, pipeline.format, pipeline.finish)
         recorder, keeper = recorder or TurnRecorder(), keeper or StateKeeper()
-        live = LiveEpisode(interface, conversation, context, recorder, keeper, self.watcher)
+        live = LiveEpisode(
+            interface,
+            conversation,
+            context,
+            recorder,
+            keeper,
+            self.watcher,
+            self.allowance,
+            self.num_shared_turns,
+        )
         failure = ""
         try:
             stop_reason = await pipeline.run_episode(live)
@@ -159,12 +172,12 @@ class EpisodeRunner:
             stop_reason, failure = StopReason.INFRASTRUCTURE, str(error)
         finally:
             await self.policy.end_session(session_id)
-        is_submitted = stop_reason is StopReason.SUBMITTED or config.is_unsubmitted_scored
+        has_result = stop_reason in (StopReason.SUBMITTED, StopReason.SEARCH_LIMIT) or config.is_unsubmitted_scored
         return Episode(
             turns=tuple(live.turns),
             ledger=live.ledger(),
             stop_reason=stop_reason,
-            files=await _changes(context) if is_submitted else {},
+            files=await _changes(context) if has_result else {},
             durations_s=live.durations_s,
             attempts=tuple(live.attempts),
             failure=failure,

@@ -150,6 +150,8 @@ class FullPipeline(SimplifiedPipeline[FullConfig]):
             fix = fixes[num_retries] if num_retries < len(fixes) else None
             first_turn = len(live.turns)
             reason = await live.run_attempt(self.attempt_prompt(context, error, log, fix, is_first=is_first))
+            if reason is StopReason.SEARCH_LIMIT:
+                return reason
             built = await live.timed(self._build(context, error))
             outcome = compare(error, built.error)
             live.attempts.append(_attempt(error, fix, first_turn, reason, outcome))

@@ -1,0 +1,202 @@
+"""`repairgym eval search` and `repairgym eval scorer`: searches by what they spend, and chances of their choices."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from repairgym.cli.arguments import load_tasks, open_stored
+from repairgym.cli.options import AsJson, RunFolder, Tasks, TasksOption, print_json
+from repairgym.config.commands import GradeCommandConfig
+from repairgym.errors import InputError
+from repairgym.records import Task
+
+if TYPE_CHECKING:
+    from repairgym.analysis.tables import Table
+    from repairgym.solving.comparing import SearchCurve, Unit, Verdicts
+    from repairgym.solving.scoring import Calibration
+    from repairgym.solving.search import Solution
+
+_ALL = "all"
+_UNITS = ("sampled_tokens", "forward_tokens", "test_runs", "wall_s", "cost_usd")
+_EASY, _HARD = 2 / 3, 1 / 3
+
+
+def search(
+    tasks: Tasks,
+    runs: Annotated[list[Path], typer.Argument(help="Runs of `repairgym solve`; the first one is the reference.")],
+    unit: Annotated[str, typer.Option(help=f"What is spent: {', '.join(_UNITS)}.")] = "sampled_tokens",
+    at: Annotated[
+        list[float] | None, typer.Option(help="Budget of a task to show; may repeat. Default: quarters.")
+    ] = None,
+    rates: Annotated[
+        Path | None,
+        typer.Option(help="Rollout of the same policy: difficulty by its pass rate; default: the label."),
+    ] = None,
+    num_workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that grade; 0: as many as fit.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Compare searches: accuracy by hidden tests against budget, by difficulty, paired at equal average spending.
+
+    Patches that pass the visible tests are graded by hidden ones, once; the verdicts stay in RUN/search_verdicts.json.
+
+    Example: repairgym eval search tasks runs/best_of_n runs/replay --at 50 --at 100 --at 200
+    """
+    if unit not in _UNITS:
+        raise InputError(f"got --unit {unit}, expected one of {', '.join(_UNITS)}")
+    from repairgym.cli.display import print_table, rows_of
+
+    known = load_tasks(tasks)
+    curves = _read_curves(runs, known, cast("Unit", unit), num_workers)
+    common = sorted(set.intersection(*(set(curve.solutions) for curve in curves)) & known.keys())
+    if not common:
+        raise InputError(f"{', '.join(map(str, runs))} have no task in common that is in {tasks}")
+    groups = _groups(common, known, rates)
+    tables, sentences = _tables(curves, groups, unit, at or [])
+    if as_json:
+        print_json({"num_tasks": len(common), "unit": unit, "sentences": sentences, "tables": rows_of(tables)})
+        return
+    for table in tables:
+        if table.rows:
+            print_table(table)
+    for sentence in sentences:
+        typer.echo(sentence)
+
+
+def _read_curves(runs: Sequence[Path], known: Mapping[str, Task], unit: Unit, num_workers: int) -> list[SearchCurve]:
+    """Read the runs, and grade what is not graded yet."""
+    from repairgym.solving.comparing import SearchCurve, Verdicts, read_solutions
+
+    names = [run.name if [it.name for it in runs].count(run.name) == 1 else str(run) for run in runs]
+    curves = []
+    for name, run in zip(names, runs, strict=True):
+        solutions, verdicts = read_solutions(run), Verdicts.read(run)
+        _judge(solutions, verdicts, known, num_workers)
+        verdicts.save(run)
+        curves.append(SearchCurve(name, solutions, verdicts.is_right, unit))
+    return curves
+
+
+def _judge(solutions: Mapping[str, Solution], verdicts: Verdicts, known: Mapping[str, Task], num_workers: int) -> None:
+    """Add verdicts by hidden tests, with every gate."""
+    from repairgym.cli.display import ProgressDisplay
+    from repairgym.grading.predictions.pool import GradeRequest, GradingPool
+    from repairgym.solving.comparing import patch_key, to_judge
+
+    named = {
+        f"{task_id}/{patch_key(it)}": GradeRequest(known[task_id], it.patch)
+        for task_id, it in to_judge(solutions)
+        if task_id in known
+    }
+    missing = [(key, request) for key, request in named.items() if key not in verdicts.kinds]
+    if not missing:
+        return
+    with GradingPool(GradeCommandConfig(num_workers=num_workers)) as pool, ProgressDisplay() as progress:
+        for done, (number, answer) in enumerate(pool.run([request for _, request in missing]), 1):
+            verdicts.kinds[missing[number][0]] = answer.verdict.kind
+            progress("grade", done, len(missing), "patches that pass the visible tests")
+
+
+def _groups(task_ids: Sequence[str], known: Mapping[str, Task], rates: Path | None) -> dict[str, list[str]]:
+    """Return difficulty -> tasks; all of them under one more name."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    groups[_ALL] += task_ids
+    of_rollout = _pass_rates(rates) if rates else {}
+    for task_id in task_ids:
+        if not rates:
+            groups[f"difficulty {known[task_id].labels.get('difficulty', 'unknown')}"].append(task_id)
+        elif (rate := of_rollout.get(task_id)) is None:
+            groups["not sampled"].append(task_id)
+        else:
+            groups["easy" if rate > _EASY else "hard" if rate < _HARD else "medium"].append(task_id)
+    return groups if len(groups) > 2 else {_ALL: groups[_ALL]}
+
+
+def _pass_rates(run: Path) -> dict[str, float]:
+    rewards: dict[str, list[float]] = defaultdict(list)
+    with open_stored(run) as store:
+        for row in store.rows():
+            if row.reward is not None and not row.phase.startswith("solve/"):
+                rewards[row.task_id].append(float(row.reward > 0))
+    return {task_id: sum(passed) / len(passed) for task_id, passed in rewards.items()}
+
+
+def _tables(
+    curves: Sequence[SearchCurve], groups: Mapping[str, list[str]], unit: str, at: Sequence[float]
+) -> tuple[list[Table], list[str]]:
+    from repairgym.analysis.tables import record_table
+    from repairgym.solving.comparing import match
+
+    every, word = groups[_ALL], unit.replace("_", " ")
+    reference = curves[0]
+    most = reference.budgets(every)[-1]
+    budgets = at or [most * quarter / 4 for quarter in range(1, 5)]
+    points = [curve.point(budget, ids, name) for name, ids in groups.items() for curve in curves for budget in budgets]
+    matches = [match(curve, reference, ids, name) for name, ids in groups.items() for curve in curves[1:]]
+    tables = [
+        record_table("searches", f"Searches with their whole budget ({word})", [it.summary(every) for it in curves]),
+        record_table("budgets", f"Accuracy against the budget of a task ({word})", points),
+        record_table("matched", f"Paired differences at equal average spending ({word})", matches),
+    ]
+    sentences = [
+        f"{it.name} - {it.reference}, {it.num_tasks} tasks, {it.spent:.0f} {word} each: "
+        f"{100 * it.difference:+.1f} points (95 % interval {100 * it.ci_low:+.1f} to {100 * it.ci_high:+.1f}); "
+        f"power 80 % to see a difference of {100 * it.detectable:.1f}"
+        for it in matches
+        if it.difficulty == _ALL
+    ]
+    for curve in curves:
+        if (quality := curve.confidences()) is not None:
+            sentences.append(f"{curve.name}: confidence of {quality.num} visible passes: {_describe(quality)}")
+    return tables, sentences
+
+
+def _describe(quality: Calibration) -> str:
+    auc = "-" if quality.auc is None else f"{quality.auc:.3f}"
+    return f"AUC {auc}, ECE {quality.ece:.3f}, Brier {quality.brier:.3f}, {quality.num_passed} right"
+
+
+def scorer(
+    run: RunFolder,
+    out: Annotated[Path, typer.Argument(help="File to write; solve reads it as choice.scorer.")],
+    phase: Annotated[
+        str, typer.Option(help="Phase with episodes on training packages; default: rl, else rollout/*.")
+    ] = "",
+    tasks: TasksOption = None,
+    measure: Annotated[
+        Path | None, typer.Option(help="Run with graded episodes of other packages to measure it on.")
+    ] = None,
+    measure_phase: Annotated[str, typer.Option(help="Phase of that run; default: the only evaluation.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Fit the chance that a patch which passes the visible tests is right; report AUC and ECE on other packages.
+
+    Example: repairgym eval scorer RUN scorer.json --measure RUN --measure-phase eval/rft/test-mutations
+    """
+    from repairgym.evaluation.runs import choose_phase
+    from repairgym.solving.scoring import fit_scorer, measure_scorer, save_scorer
+
+    known = load_tasks(tasks or run / "tasks")
+    with open_stored(run) as store:
+        if not phase:
+            names = {row.phase for row in store.rows() if row.split == "train"}
+            phase = "rl" if "rl" in names else min(names, default="rl")
+        fitted = fit_scorer(store, phase, known)
+    save_scorer(fitted, out)
+    result: dict[str, object] = {"phase": phase, "num_fitted": fitted.num_samples}
+    lines = [f"fitted on {fitted.num_samples} visible passes of {phase}: {out}"]
+    if measure is not None:
+        others = load_tasks(tasks or measure / "tasks")
+        with open_stored(measure) as store:
+            chosen = choose_phase(store, measure_phase)
+            quality = measure_scorer(fitted, store, chosen, others)
+        result["measured"] = {"phase": chosen, **quality.model_dump()}
+        lines.append(f"measured on {quality.num} visible passes of {chosen}, other packages: {_describe(quality)}")
+    if as_json:
+        print_json(result)
+    else:
+        typer.echo("\n".join(lines))
