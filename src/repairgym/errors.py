@@ -131,8 +131,6 @@ class PromptTooLongError(ModelServerError):
 class McpServerError(RepairGymError, ConnectionError):
     """A server of tools behind a URL gives no usable answer; says nothing about the agent."""
 
-    exit_code = 8
-
 
 class RepairInSightError(RepairGymError, ValueError):
     """The programs of the agent hold the package of the task, in which its repair could be read."""

@@ -226,7 +226,8 @@ while True:
         messages[0]["content"] = params["prompt"][0]["text"]
         ask(messages)
         if allowed["outcome"].get("optionId") == "yes" and text == "    return a < b\\n":
-            ask_client("fs/write_text_file", sessionId="s", path="/testbed/m.py", content="def f(a, b):\\n    return a <= b\\n")
+            repaired = "def f(a, b):\\n    return a <= b\\n"
+            ask_client("fs/write_text_file", sessionId="s", path="/testbed/m.py", content=repaired)
         chunk = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "repaired it"}}
         send(method="session/update", params={"sessionId": "s", "update": chunk})
         result = {"stopReason": STOP}

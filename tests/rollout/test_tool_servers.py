@@ -19,7 +19,7 @@ from repairgym.errors import InputError
 from repairgym.inference.loading import load_tokenizer, shipped_base
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import VerdictKind
-from repairgym.rollout.clients import ClientEpisode, for_clients
+from repairgym.rollout.clients import ClientEpisode
 from repairgym.rollout.jobs import make_group
 from repairgym.rollout.runner import Runner
 from repairgym.sandbox.backends.namespace import NamespaceBackend
@@ -69,7 +69,7 @@ def open_episode(tmp_path, small_environment) -> Callable[..., object]:
         renderer = ChatRenderer(load_tokenizer(shipped_base()))
         pipeline = PipelineConfig(tools=("view", "submit"), action_format="native", mcp=servers, max_len_tokens=9000)
         grading = GradingConfig(is_replayed=False, num_canaries=0)
-        config = for_clients(RolloutConfig(pipeline=pipeline, grading=grading))
+        config = RolloutConfig(pipeline=pipeline, grading=grading, max_attempts=1)
         backend, task = NamespaceBackend(), scripted_task(**changes)
         runner = Runner(config, backend, lambda task: TaskLayers(small_environment, tmp_path), renderer)
         (job,) = make_group("phase", 0, task.id, 1, seed=1)
@@ -86,7 +86,9 @@ def open_episode(tmp_path, small_environment) -> Callable[..., object]:
 async def test_the_tools_of_a_program_work_in_the_sandbox(open_episode):
     async with open_episode(STDIO) as (runner, episode):
         await episode.open()
-        functions = {schema["function"]["name"]: schema["function"] for schema in describe_schemas(runner.pipeline.tools)}
+        functions = {
+            schema["function"]["name"]: schema["function"] for schema in describe_schemas(runner.pipeline.tools)
+        }
         assert sorted(functions) == ["helper_note", "helper_repair", "submit", "view"]
         assert functions["helper_note"]["description"] == "note it"
         assert functions["helper_note"]["parameters"]["required"] == ["text"]
@@ -138,7 +140,7 @@ def test_settings_that_cannot_be_honoured_are_errors(settings, problem):
 async def test_a_released_server_works_in_the_sandbox(open_episode):
     server = McpServerConfig(
         name="files",
-        npm=("@modelcontextprotocol/server-filesystem@2026.7.10",),
+        npm=("@modelcontextprotocol/server-filesystem@2026.8.31",),
         command=("mcp-server-filesystem", "/testbed"),
         tools=("read_text_file", "edit_file"),
     )
@@ -174,7 +176,7 @@ async def test_the_tools_of_a_server_behind_a_url(open_episode):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    process = subprocess.Popen([sys.executable, "-c", HTTP_SERVER, str(port)])
+    process = _start_server(port)
     try:
         _until_listening(port)
         server = McpServerConfig(name="adder", url=f"http://127.0.0.1:{port}/mcp", timeout_s=20.0)
@@ -187,6 +189,10 @@ async def test_the_tools_of_a_server_behind_a_url(open_episode):
             assert (await episode.call("adder_add", {"first": 2, "second": 3})).error == "infrastructure"
     finally:
         process.kill()
+
+
+def _start_server(port: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", HTTP_SERVER, str(port)])
 
 
 def _until_listening(port: int) -> None:

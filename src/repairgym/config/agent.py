@@ -40,15 +40,15 @@ class ShellScriptConfig(Record):
 class ExternalAgentConfig(Record):
     """A command line agent as it is, in the sandbox of the task, with the gateway as its model.
 
-    In ``command``, ``prompt``, ``env`` and ``files`` the words ``{issue}``, ``{url}`` (the gateway, without ``/v1``) and ``{home}``
-    are replaced. The limits of `rollout.pipeline` hold, a model call counts as a turn.
+    In ``command``, ``prompt``, ``env`` and ``files`` the words ``{issue}``, ``{url}`` (the gateway, without ``/v1``)
+    and ``{home}`` are replaced. The limits of `rollout.pipeline` hold, a model call counts as a turn.
     """
 
     type: Literal["external"] = "external"
     command: tuple[str, ...] = Field(min_length=1)
     """Program and arguments; it starts in the tree."""
     protocol: Literal["command", "acp"] = "command"
-    """``command``: the program reads the issue from ``command`` and ends by itself. ``acp``: it is an agent of the Agent
+    """``command``: the program gets the issue in ``command`` and ends by itself. ``acp``: it is an agent of the Agent
     Client Protocol; `prompt` is sent to it over standard input, and its turn is the episode."""
     prompt: str = "{issue}"
     """Prompt of an agent with ``protocol="acp"``."""
@@ -87,6 +87,6 @@ def check_unused(pipeline: PipelineConfig) -> None:
         raise ValueError(f"agent.type='external': pipeline.{unused[0]} has no effect on it; leave it out")
     if pipeline.thinking == "dropped":
         raise ValueError(
-            "agent.type='external': pipeline.thinking='dropped' has no effect, since the agent decides what its history "
-            "holds; use 'kept' or 'off'"
+            "agent.type='external': pipeline.thinking='dropped' has no effect, since the agent decides what its "
+            "history holds; use 'kept' or 'off'"
         )

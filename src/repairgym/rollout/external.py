@@ -21,7 +21,14 @@ from repairgym.agent.tools.repository import make_repository
 from repairgym.agent.tools.workspace import Files, Workspace
 from repairgym.config.agent import ExternalAgentConfig
 from repairgym.config.pipeline import PipelineConfig
-from repairgym.errors import ConfigError, RepairInSightError, SandboxContentError, SandboxError, ServerRejectedError, install_hint
+from repairgym.errors import (
+    ConfigError,
+    RepairInSightError,
+    SandboxContentError,
+    SandboxError,
+    ServerRejectedError,
+    install_hint,
+)
 from repairgym.inference.base import Policy
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import AgentRun, StopReason, Task

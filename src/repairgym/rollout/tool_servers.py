@@ -47,8 +47,8 @@ class ToolServers:
                 await self._install()
         if any(has_distribution(layer, task.provenance.package) for layer in self.mounts.values()):
             raise RepairInSightError(
-                f"the packages of the MCP servers hold {task.provenance.package}, in which the repair of {task.id} could "
-                "be read; leave the tasks of this package out (select.packages)"
+                f"the packages of the MCP servers hold {task.provenance.package}, in which the repair of {task.id} "
+                "could be read; leave the tasks of this package out (select.packages)"
             )
         async with self._lock:
             if not self._is_connected:

@@ -111,7 +111,11 @@ def _explain(error: Any) -> str:
 
 def run_agent(prompt: str, command: List[str]) -> int:
     """Give ``prompt`` to an agent; return the exit status: 0 where its turn ended with a result."""
-    answers = {"session/request_permission": _permit, "fs/read_text_file": _read, "fs/write_text_file": _write}
+    answers: Dict[str, Answer] = {
+        "session/request_permission": _permit,
+        "fs/read_text_file": _read,
+        "fs/write_text_file": _write,
+    }
     peer = Peer(command, answers, _show_update)
     try:
         able = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": False}

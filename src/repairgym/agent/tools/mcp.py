@@ -2,8 +2,8 @@
 
 Reads the configurations of servers; makes tools with the schemas of the servers. Guarantees: the program of a server
 runs in the sandbox, which has no network, and starts again for each call, since snapshots hold no processes: its state
-is files. A result that the server calls an error, and a call that takes too long, are errors that the agent reads; a
-server that answers nothing else is a `SandboxError` (a command) or an `McpServerError` (a URL), never the agent's fault.
+is files. A result that the server calls an error, and a call that takes too long, are errors that the agent reads. A
+server that fails otherwise is a `SandboxError` (a command) or an `McpServerError` (a URL), never the agent's fault.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from repairgym.agent.guest import stdio_client
@@ -138,7 +139,9 @@ def add_tools(
     for each in listed:
         tool = McpTool(services, server, each)
         if tool.name in tools:
-            raise ConfigError(f"{tool.name!r} of MCP server {server.name!r} is the name of another tool; rename the server")
+            raise ConfigError(
+                f"{tool.name!r} of MCP server {server.name!r} is the name of another tool; rename the server"
+            )
         tools[tool.name] = tool
 
 
@@ -167,18 +170,20 @@ async def _ask(server: McpServerConfig, request: dict[str, Any], run: Run) -> di
 def _open(server: McpServerConfig) -> AbstractAsyncContextManager[Any]:
     """Return the SDK's client of ``server``."""
     try:
-        import httpx
-        from mcp.client import Client
-        from mcp.client.streamable_http import streamable_http_client
+        sdk = import_module("mcp.client")
+        over_http = import_module("mcp.client.streamable_http")
     except ImportError:
         raise ConfigError(f"MCP server {server.name!r} has a url, which needs mcp: {install_hint('mcp')}") from None
+    client: AbstractAsyncContextManager[Any]
     if not server.token_variable:
-        return Client(server.url)
+        client = sdk.Client(server.url)
+        return client
     token = os.environ.get(server.token_variable, "")
     if not token:
         raise ConfigError(f"MCP server {server.name!r}: the variable {server.token_variable} is not set")
-    headers = {"Authorization": f"Bearer {token}"}
-    return Client(streamable_http_client(server.url, http_client=httpx.AsyncClient(headers=headers)))
+    session = over_http.create_mcp_http_client(headers={"Authorization": f"Bearer {token}"})
+    client = sdk.Client(over_http.streamable_http_client(server.url, http_client=session))
+    return client
 
 
 async def _asked(server: McpServerConfig, ask: Callable[[Any], Awaitable[Any]]) -> Any:
