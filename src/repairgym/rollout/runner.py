@@ -96,6 +96,11 @@ class Runner:
         """The environment of the agents."""
         return self._pipeline
 
+    @property
+    def backend(self) -> str:
+        """Name of the sandbox back end."""
+        return self._backend.name
+
     def counters(self) -> dict[str, float]:
         """Return those of the execution cache, of resumed episodes and of a judge behind a server."""
         hits = {"cache/hits": float(self.cache.num_hits), "cache/misses": float(self.cache.num_misses)}
