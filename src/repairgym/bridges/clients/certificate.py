@@ -1,7 +1,7 @@
 """The certificate of one environment: what is known of a task by the properties of OpenEnv's RFC 008.
 
 Reads a task's record and the settings of the server; makes checks with the names of the RFC, grouped by its properties.
-Guarantees: ``pass`` and ``fail`` rest on a measurement or a setting, which stands next to them; what nobody has measured
+Guarantees: ``pass`` and ``fail`` rest on a measurement or a setting, which stands next to them; what nobody measured
 is ``skip`` with the reason, never a pass. Nothing in it tells the repair or names a hidden test.
 """
 
@@ -47,7 +47,7 @@ def _skip(name: str, reason: str) -> Check:
 def _scales(task: Task, config: RolloutConfig) -> list[Check]:
     limits, digest = config.sandbox.limits, task.environment.digest
     envelope = {"memory_bytes": limits.memory_bytes, "num_processes": limits.num_processes}
-    use = task.certificate.use if task.certificate else None
+    use = task.certificate.use
     return [
         _check("static.resource_declaration", True, **envelope, disk_bytes=limits.disk_bytes),
         _check("static.timeout_ceiling", True, episode_timeout_s=config.pipeline.time_limit_s),
@@ -72,8 +72,6 @@ def _secure(config: RolloutConfig, backend: str) -> list[Check]:
 
 def _unhackable(task: Task) -> list[Check]:
     known = task.certificate
-    if known is None:
-        return [_skip("semantic.oracle_max", "the task has no certificate: repairgym tasks verify")]
     oracle = {"num_runs": known.num_gold_runs, "num_max_reward": known.num_gold_passed}
     idle = {"num_runs": known.num_empty_runs, "num_zero_reward": known.num_empty_failed}
     checks = [
@@ -100,8 +98,6 @@ def _self_describing(task: Task, tools: Sequence[dict[str, Any]]) -> list[Check]
 
 def _reproducible(task: Task) -> list[Check]:
     known = task.certificate
-    if known is None:
-        return [_skip("semantic.verifier_determinism", "the task has no certificate: repairgym tasks verify")]
     has_agreed = known.num_gold_passed in (0, known.num_gold_runs) and known.num_empty_failed in (
         0,
         known.num_empty_runs,
