@@ -128,6 +128,16 @@ class PromptTooLongError(ModelServerError):
     """The prompt leaves no room for a token in the server's context; the episode ends, but does not fail."""
 
 
+class McpServerError(RepairGymError, ConnectionError):
+    """A server of tools behind a URL gives no usable answer; says nothing about the agent."""
+
+
+class RepairInSightError(RepairGymError, ValueError):
+    """The programs of the agent hold the package of the task, in which its repair could be read."""
+
+    exit_code = 2
+
+
 class ClusterError(RepairGymError, RuntimeError):
     """A cluster that cannot be reached, has no room for a worker, or whose nodes do not fit this program."""
 

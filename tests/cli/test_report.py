@@ -3,10 +3,13 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 from starlette.testclient import TestClient
 
 from repairgym.cli.main import main
 from repairgym.cli.reports import _as_run
+from repairgym.inference.loading import load_tokenizer, shipped_base
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.rollout.store import RunStore
 from repairgym.view.app import create_app
 
@@ -36,6 +39,20 @@ def test_a_dump_of_another_trainer_is_viewed_as_a_run(tmp_path):
     assert "f is wrong" in pages[0]
     assert "edit" in pages[1]
     assert not root.exists()
+
+
+def test_a_dump_with_tokens_is_viewed_with_them(tmp_path, capsys):
+    renderer = ChatRenderer(load_tokenizer(shipped_base()))
+    prompt, answer = renderer.action_ids("f is wrong"), renderer.action_ids("submit")
+    sample = {"prompt": "f is wrong", "response": "submit", "tokens": prompt + answer, "response_length": len(answer)}
+    torch.save({"samples": [sample | {"rollout_log_probs": [-0.5] * len(answer)}]}, tmp_path / "7.pt")
+    with _as_run(tmp_path / "7.pt", shipped_base()) as root, RunStore.open(root / "run.db", is_read_only=True) as store:
+        (stored,) = store.trajectories()
+    assert stored.ledger.token_id.tolist() == prompt + answer
+    assert stored.ledger.log_prob.tolist() == [0.0] * len(prompt) + [-0.5] * len(answer)
+    with pytest.raises(SystemExit) as ended:
+        main(["view", str(tmp_path), "--model", str(shipped_base())])
+    assert (ended.value.code, "--model is for a file" in capsys.readouterr().err) == (2, True)
 
 
 def test_a_file_without_trajectories_is_an_input_error(tmp_path, capsys):

@@ -203,3 +203,60 @@ def test_settings_without_effect_and_loose_packages_are_rejected():
     for loose in ({"requirements": ("mini-swe-agent",)}, {"npm": ("opencode-ai@latest",)}):
         with pytest.raises(ValueError, match="is not pinned"):
             ExternalAgentConfig(command=("x",), **loose)
+
+
+ACP_AGENT = """
+import json, sys
+def send(**message): print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+def receive(): return json.loads(sys.stdin.readline())
+def ask_client(method, **params):
+    send(id=method, method=method, params=params)
+    return receive()["result"]
+while True:
+    message = receive()
+    method, params, result = message["method"], message["params"], {}
+    if method == "initialize":
+        result = {"protocolVersion": VERSION, "agentCapabilities": {}}
+    elif method == "session/new":
+        result = {"sessionId": "s"}
+    elif method == "session/prompt":
+        options = [{"optionId": "no", "kind": "reject_once"}, {"optionId": "yes", "kind": "allow_once"}]
+        allowed = ask_client("session/request_permission", sessionId="s", toolCall={}, options=options)
+        text = ask_client("fs/read_text_file", sessionId="s", path="/testbed/m.py", line=2, limit=1)["content"]
+        messages[0]["content"] = params["prompt"][0]["text"]
+        ask(messages)
+        if allowed["outcome"].get("optionId") == "yes" and text == "    return a < b\\n":
+            repaired = "def f(a, b):\\n    return a <= b\\n"
+            ask_client("fs/write_text_file", sessionId="s", path="/testbed/m.py", content=repaired)
+        chunk = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "repaired it"}}
+        send(method="session/update", params={"sessionId": "s", "update": chunk})
+        result = {"stopReason": STOP}
+    send(id=message["id"], result=result)
+"""
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("version", "stop", "kind", "said"),
+    [
+        (1, "end_turn", VerdictKind.PASSED, "repaired it\n[stop reason: end_turn]"),
+        (1, "refusal", VerdictKind.FAILED, "[stop reason: refusal]"),
+        (9, "end_turn", VerdictKind.INVALID, "the agent speaks version 9 of ACP"),
+    ],
+)
+async def test_an_agent_of_the_agent_client_protocol(play, renderer, version, stop, kind, said):
+    program = AGENT.replace("sys.argv[1]", "''") + f"VERSION, STOP = {version}, {stop!r}\n" + ACP_AGENT
+    agent = ExternalAgentConfig(command=("python", "-c", program), protocol="acp")
+    config = RolloutConfig(agent=agent, pipeline=PipelineConfig(max_len_tokens=5000, max_action_tokens=500))
+    trajectory = await play.config(config, Sampler(renderer.stop_token_ids[0]))
+    assert trajectory.verdict.kind is kind
+    run = trajectory.agent_run
+    assert run is None or said in run.stdout_tail + run.stderr_tail
+    assert run is not None or said in trajectory.verdict.reason
+
+
+def test_dropped_thoughts_and_prompts_of_commands_are_rejected():
+    with pytest.raises(ValueError, match="thinking='dropped' has no effect"):
+        RolloutConfig(agent=ExternalAgentConfig(command=("x",)), pipeline=PipelineConfig(thinking="dropped"))
+    with pytest.raises(ValueError, match=r"prompt is for protocol='acp'"):
+        ExternalAgentConfig(command=("x",), prompt="do {issue}")

@@ -81,7 +81,7 @@ def describe_schemas(tools: Tools) -> list[dict[str, Any]]:
 
 
 def _function(tool: Tool[Any]) -> dict[str, Any]:
-    schema = tool.arguments_type.model_json_schema()
+    schema = tool.schema()
     parameters: dict[str, Any] = {"type": "object", "properties": schema.get("properties", {})}
     for value in parameters["properties"].values():
         value.pop("title", None)
@@ -263,10 +263,10 @@ class NativeFormat(ActionFormat):
 def _typed(values: Mapping[str, Any], tool: Tool[Any]) -> dict[str, Any]:
     """Read values that came as text: those of arguments that are no text are JSON."""
     typed = dict(values)
-    for name, field in tool.arguments_type.model_fields.items():
-        if field.annotation is not str and isinstance(typed.get(name), str):
+    for name, value in values.items():
+        if isinstance(value, str) and not tool.is_text(name):
             with suppress(ValueError):
-                typed[name] = json.loads(typed[name])
+                typed[name] = json.loads(value)
     return typed
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from repairgym.cli.arguments import check_run, open_stored
+from repairgym.cli.arguments import check_run, open_stored, tokenizer_folder
 from repairgym.cli.options import Overrides, Port, RunFolder, configured, port_override
 from repairgym.config.commands import AnalysisConfig, DataFilesConfig, ViewConfig
 from repairgym.config.loading import load_config
@@ -116,6 +116,10 @@ def view(
     export: Annotated[
         Path | None, typer.Option(help="Write the pages into this folder instead: a site that needs no server.")
     ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="For a file: folder with its tokenizer, to keep its tokens; default: the shipped."),
+    ] = None,
 ) -> None:
     """Show runs, metrics, groups, trajectories and tokens as web pages, live during a run; read-only.
 
@@ -123,15 +127,19 @@ def view(
 
     Example: repairgym view rollouts/12.jsonl
 
+    Example: repairgym view rollout_7.pt --model models/trained
+
     Example: repairgym view runs/demo-DATE --export site max_trajectories=200
     """
     given = [*([f"host='{host}'"] if host else []), *port_override(port)]
     resolved = load_config(ViewConfig, None, [*(overrides or []), *given])
     from repairgym.view.folders import check_root
 
+    if model and not runs.is_file():
+        raise ConfigError(f"--model is for a file of another system; {runs} is a folder, which has its own tokenizer")
     if not runs.is_file():
         check_root(runs)  # before the server is imported, which takes most of a second
-    with _as_run(runs) if runs.is_file() else nullcontext(runs) as root:
+    with _as_run(runs, model) if runs.is_file() else nullcontext(runs) as root:
         if export:
             _export(root, export, resolved.max_trajectories, is_opened)
         else:
@@ -203,18 +211,19 @@ def _renderer(folder: Path) -> "ChatRenderer":
 
 
 @contextmanager
-def _as_run(source: Path) -> Iterator[Path]:
-    """Import a file of another system into a run folder that goes with the command."""
+def _as_run(source: Path, model: Path | None = None) -> Iterator[Path]:
+    """Import a file of another system into a run folder that goes with the command; ``model`` has its tokenizer."""
     from repairgym.bridges.trajectories.files import import_trajectories, read_trajectories
-    from repairgym.inference.loading import load_tokenizer, shipped_base
+    from repairgym.inference.loading import load_tokenizer
     from repairgym.inference.renderer import ChatRenderer
     from repairgym.rollout.store import RunStore
 
+    tokenizer = tokenizer_folder(model)
     with TemporaryDirectory(prefix="repairgym-view-") as name:
         folder = Path(name) / source.name
         (folder / "checkpoints" / "base").mkdir(parents=True)
-        copy(shipped_base() / "tokenizer.json", folder / "checkpoints" / "base")
-        renderer = ChatRenderer(load_tokenizer(shipped_base()))
+        copy(tokenizer / "tokenizer.json", folder / "checkpoints" / "base")
+        renderer = ChatRenderer(load_tokenizer(tokenizer))
         with RunStore.create(folder / "run.db") as store:
             done = import_trajectories(read_trajectories(source), store, None, renderer)
         for bad in done.bad[:5]:

@@ -1,18 +1,16 @@
 """The agent of an episode: a pipeline of ours, or a program of others that runs in the sandbox."""
 
-import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
+from repairgym.config.mcp import check_pins
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.records import Record
 
-_PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._,-]+\])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*")
-_NPM_PIN = re.compile(r"(@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*@[0-9][A-Za-z0-9.+-]*")
 _USED = frozenset({
     "max_turns", "max_tool_calls", "max_action_tokens", "max_output_tokens", "max_len_tokens", "max_cost_usd",
-    "time_limit_s", "is_unsubmitted_scored", "thinking",
+    "time_limit_s", "is_unsubmitted_scored", "thinking", "loop_repeats",
 })  # fmt: skip
 
 
@@ -42,13 +40,18 @@ class ShellScriptConfig(Record):
 class ExternalAgentConfig(Record):
     """A command line agent as it is, in the sandbox of the task, with the gateway as its model.
 
-    In ``command``, ``env`` and ``files`` the words ``{issue}``, ``{url}`` (the gateway, without ``/v1``) and ``{home}``
-    are replaced. The limits of `rollout.pipeline` hold, a model call counts as a turn.
+    In ``command``, ``prompt``, ``env`` and ``files`` the words ``{issue}``, ``{url}`` (the gateway, without ``/v1``)
+    and ``{home}`` are replaced. The limits of `rollout.pipeline` hold, a model call counts as a turn.
     """
 
     type: Literal["external"] = "external"
     command: tuple[str, ...] = Field(min_length=1)
     """Program and arguments; it starts in the tree."""
+    protocol: Literal["command", "acp"] = "command"
+    """``command``: the program gets the issue in ``command`` and ends by itself. ``acp``: it is an agent of the Agent
+    Client Protocol; `prompt` is sent to it over standard input, and its turn is the episode."""
+    prompt: str = "{issue}"
+    """Prompt of an agent with ``protocol="acp"``."""
     env: dict[str, str] = {}
     """More environment variables. ``OPENAI_BASE_URL``, ``OPENAI_API_KEY``, ``ANTHROPIC_BASE_URL`` and
     ``ANTHROPIC_API_KEY`` are set already."""
@@ -67,10 +70,9 @@ class ExternalAgentConfig(Record):
 
     @model_validator(mode="after")
     def _is_pinned(self) -> Self:
-        loose = [pin for pin in self.requirements if not _PIN.fullmatch(pin)]
-        loose += [pin for pin in self.npm if not _NPM_PIN.fullmatch(pin)]
-        if loose:
-            raise ValueError(f"agent package {loose[0]!r} is not pinned; write NAME==VERSION (npm: NAME@VERSION)")
+        check_pins(self.requirements, self.npm)
+        if self.protocol == "command" and self.prompt != "{issue}":
+            raise ValueError("agent.prompt is for protocol='acp'; a command has the prompt among its arguments")
         return self
 
 
@@ -83,3 +85,8 @@ def check_unused(pipeline: PipelineConfig) -> None:
     unused = [name for name in fields if name not in _USED and getattr(pipeline, name) != getattr(default, name, None)]
     if unused:
         raise ValueError(f"agent.type='external': pipeline.{unused[0]} has no effect on it; leave it out")
+    if pipeline.thinking == "dropped":
+        raise ValueError(
+            "agent.type='external': pipeline.thinking='dropped' has no effect, since the agent decides what its "
+            "history holds; use 'kept' or 'off'"
+        )

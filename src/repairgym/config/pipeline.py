@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from repairgym.config.mcp import McpServerConfig
 from repairgym.config.models import EndpointConfig
 from repairgym.errors import ConfigError
 from repairgym.records import Record
@@ -48,6 +49,8 @@ class PipelineConfig(Record):
     type: Literal["compact"] = "compact"
     tools: tuple[str, ...] = ("edit", "line", "undo", "test", "view", "search", "write", "submit")
     """Keys of ``agent/tools/registry.py``."""
+    mcp: tuple[McpServerConfig, ...] = ()
+    """Servers of the Model Context Protocol whose tools the agent has in addition."""
     action_format: ActionFormat = "compact"
     thinking: Literal["off", "kept", "dropped"] = "off"
     """``off``: the model is told not to think where its chat template can say so (Qwen3, GLM), and a model that always

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from repairgym.agent.clients import ClientPolicy
 from repairgym.config.rollout import RolloutConfig
-from repairgym.errors import InputError
+from repairgym.errors import ConfigError, InputError
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Task, Trajectory
 from repairgym.rollout.jobs import EpisodeJob
@@ -21,7 +21,9 @@ from repairgym.rollout.runner import Runner
 
 
 def for_clients(config: RolloutConfig) -> RolloutConfig:
-    """Return ``config`` with one attempt per episode."""
+    """Return ``config`` with one attempt per episode; `ConfigError` for tools that clients could not be told of."""
+    if config.pipeline.mcp:
+        raise ConfigError("pipeline.mcp has no effect on clients, which have servers of their own; leave it out")
     return config.model_copy(update={"max_attempts": 1})
 
 

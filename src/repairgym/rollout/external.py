@@ -15,12 +15,20 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from repairgym.agent.episode import Episode
+from repairgym.agent.guest import stdio_client
 from repairgym.agent.tools.base import ToolContext
 from repairgym.agent.tools.repository import make_repository
 from repairgym.agent.tools.workspace import Files, Workspace
 from repairgym.config.agent import ExternalAgentConfig
 from repairgym.config.pipeline import PipelineConfig
-from repairgym.errors import ConfigError, SandboxContentError, SandboxError, ServerRejectedError, install_hint
+from repairgym.errors import (
+    ConfigError,
+    RepairInSightError,
+    SandboxContentError,
+    SandboxError,
+    ServerRejectedError,
+    install_hint,
+)
 from repairgym.inference.base import Policy
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import AgentRun, StopReason, Task
@@ -66,12 +74,12 @@ class ExternalAgent:
         spec: Callable[[Files], SandboxSpec],
         create: Callable[[SandboxSpec], Awaitable[Sandbox]],
     ) -> Workspace:
-        """Return the files of an episode; their sandbox shows the agent. ConfigError where it would show the repair."""
+        """Return the files of an episode; their sandbox shows the agent. RepairInSightError: also the repair."""
         mounts: dict[str, Path] = {}
         if self._config.requirements or self._config.npm:
             layer = await self._install()
             if has_distribution(layer, task.provenance.package):
-                raise ConfigError(
+                raise RepairInSightError(
                     f"the agent's environment holds {task.provenance.package}, in which the repair of {task.id} could "
                     "be read; leave the tasks of this package out (select.packages)"
                 )
@@ -107,7 +115,7 @@ class ExternalAgent:
             await self._write_files(sandbox, context.task)
             async with open_gateway(model, await sandbox.listen(_PORT)):
                 done = await context.workspace.run_program(
-                    tuple(self._fill(word, context.task) for word in self._config.command),
+                    self._argv(context.task),
                     env=_ENVIRONMENT
                     | {name: self._fill(text, context.task) for name, text in self._config.env.items()},
                     timeout_s=limits.time_limit_s,
@@ -165,6 +173,12 @@ class ExternalAgent:
             result = await sandbox.exec(argv, timeout_s=_WRITE_TIMEOUT_S, stdin=content)
             if result.exit_status != 0:
                 raise SandboxError(f"agent.files: {path} could not be written: {result.stderr.decode()[-300:]}")
+
+    def _argv(self, task: Task) -> tuple[str, ...]:
+        command = tuple(self._fill(word, task) for word in self._config.command)
+        if self._config.protocol == "command":
+            return command
+        return stdio_client("acp", self._fill(self._config.prompt, task), command)
 
     def _fill(self, text: str, task: Task) -> str:
         # The report last: it may hold such words itself.

@@ -29,7 +29,7 @@ from repairgym.config.agent import ExternalAgentConfig
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.diffs.make import unified_diff
-from repairgym.errors import ConfigError, ReplayDiffersError, SandboxError
+from repairgym.errors import ConfigError, McpServerError, RepairInSightError, ReplayDiffersError, SandboxError
 from repairgym.grading.execution import GRADER_VERSION
 from repairgym.grading.grader import Grader
 from repairgym.grading.judge import open_judge
@@ -41,6 +41,7 @@ from repairgym.records import StopReason, Task, Trajectory, Verdict, VerdictKind
 from repairgym.rollout.external import ExternalAgent
 from repairgym.rollout.jobs import EpisodeJob
 from repairgym.rollout.kept_groups import KeptGroups
+from repairgym.rollout.tool_servers import ToolServers
 from repairgym.rollout.turn_log import EpisodeLog, TurnLog
 from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxSpec, Snapshot
 from repairgym.sandbox.cache import ExecutionCache
@@ -83,6 +84,7 @@ class Runner:
         self.cache = ExecutionCache()
         self._pipeline = make_pipeline(config.pipeline, self.cache, renderer.call_form)
         agent = config.agent
+        self._servers = ToolServers(self._pipeline, store)
         self._agent = ExternalAgent(agent, renderer, store) if isinstance(agent, ExternalAgentConfig) else None
         grading = config.grading
         replay_judge = ReplayJudge.open(self._backend, self._spec, grading, store) if store else None
@@ -93,6 +95,11 @@ class Runner:
     def pipeline(self) -> Pipeline[Any]:
         """The environment of the agents."""
         return self._pipeline
+
+    @property
+    def backend(self) -> str:
+        """Name of the sandbox back end."""
+        return self._backend.name
 
     def counters(self) -> dict[str, float]:
         """Return those of the execution cache, of resumed episodes and of a judge behind a server."""
@@ -149,6 +156,8 @@ class Runner:
                         verdict = _invalid(f"the turns of the parent came out differently: {error}")
                         return self._trajectory(job, task, policy, _no_episode(queue=queue_s), verdict)
                     log.restart()
+                except (McpServerError, RepairInSightError) as error:
+                    return self._trajectory(job, task, policy, _no_episode(queue=queue_s), _invalid(str(error)))
                 except SandboxError as error:
                     failure = str(error)
                     num_failures += 1
@@ -178,6 +187,7 @@ class Runner:
         queue_s: float,
     ) -> Trajectory:
         session_id = f"{job.trajectory_id}~{next(self._session_numbers)}"
+        await self._servers.connect(task, lambda: self._sandbox(task, task.base_files))
         if isinstance(policy, ScriptedPolicy):
             policy.begin_session(session_id, task, job.seed, self._pipeline)
         elif isinstance(policy, ShellPolicy):
@@ -263,7 +273,10 @@ class Runner:
         return self._task_layers(task).spec(files, self._config.sandbox.limits)
 
     async def _sandbox(self, task: Task, files: dict[str, str | None], snapshot: Snapshot | None = None) -> Sandbox:
-        return await self._backend.create(self._spec(task, files), snapshot=snapshot)
+        spec = self._spec(task, files)
+        if self._servers.mounts:
+            spec = spec.model_copy(update={"mounts": self._servers.mounts})
+        return await self._backend.create(spec, snapshot=snapshot)
 
 
 def never_run(job: EpisodeJob, policy_id: str, config: RolloutConfig, reason: str) -> Trajectory:

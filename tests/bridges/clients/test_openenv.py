@@ -10,6 +10,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from repairgym.bridges.clients.guard import ClientGuard
 from repairgym.bridges.clients.openenv import make_app
+from repairgym.records import Accuracy
 
 REPAIR = {"path": "m.py", "content": "def f(a, b):\n    return a <= b\n"}
 
@@ -107,3 +108,23 @@ def test_pages_of_other_sites_and_clients_without_the_token_get_nothing(server):
                 pass
         with client.websocket_connect("ws://127.0.0.1/ws", headers=allowed) as socket:
             assert Env(socket).reset()["type"] == "observation"
+
+
+def test_the_certificate_rests_on_what_was_measured(make_server):
+    server = make_server()
+    weak = server.tasks[1].certificate.model_copy(
+        update={"num_gold_passed": 2, "accuracy": Accuracy(num_wrong=10, num_accepted=1)}
+    )
+    server.tasks = [server.tasks[0], server.tasks[1].model_copy(update={"certificate": weak})]
+    with TestClient(make_app(server)) as client:
+        assert client.get("/certificate", params={"task_id": "absent"}).status_code == 404
+        certificates = [client.get("/certificate", params={"task_id": f"tiny-{k}"}).json() for k in (1, 2)]
+    statuses = [
+        {check["check_id"]: check["status"] for checks in each["properties"].values() for check in checks}
+        for each in certificates
+    ]
+    assert (statuses[0]["semantic.oracle_max"], statuses[1]["semantic.oracle_max"]) == ("pass", "fail")
+    assert (statuses[0]["semantic.canary_floor"], statuses[1]["semantic.canary_floor"]) == ("skip", "fail")
+    assert (statuses[0]["semantic.floor_gap"], statuses[1]["semantic.verifier_determinism"]) == ("pass", "fail")
+    assert statuses[0]["static.dependency_pinning"] == "fail"  # a scripted task has no environment
+    assert "a <= b" not in str(certificates)

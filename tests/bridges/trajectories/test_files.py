@@ -10,11 +10,18 @@ from typing import Any
 
 import pyarrow
 import pytest
+import torch
 from pyarrow import parquet
 
 from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.bridges.trajectories.base import ExchangeTrajectory, Step, ToolCall, from_trajectory
-from repairgym.bridges.trajectories.files import BadDocument, import_trajectories, read_trajectories, write_trajectories
+from repairgym.bridges.trajectories.files import (
+    BadDocument,
+    import_trajectories,
+    read_trajectories,
+    to_trajectory,
+    write_trajectories,
+)
 from repairgym.bridges.trajectories.formats import FORMATS, detect_format
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
@@ -258,3 +265,57 @@ def test_atif_keeps_sampled_tokens(trajectory_maker: Callable[..., Trajectory], 
         assert step["metrics"]["completion_token_ids"] == trajectory.ledger.token_id[start:end].tolist()
         assert step["metrics"]["prompt_tokens"] == start
         assert len(step["metrics"]["logprobs"]) == end - start
+
+
+def _prime_rl_trace(renderer: ChatRenderer) -> dict[str, object]:
+    parts = [("user", "f is wrong", False), ("assistant", "edit it", True), ("user", "passed", False)]
+    parts.append(("assistant", "submit", True))
+    nodes = []
+    for number, (role, text, sampled) in enumerate(parts):
+        ids = renderer.action_ids(text)
+        log_probs = [-0.5] * len(ids) if sampled else []
+        node = {"parent": number - 1 if number else None, "sampled": sampled, "token_ids": ids, "logprobs": log_probs}
+        nodes.append({**node, "mask": [sampled] * len(ids), "message": {"role": role, "content": text}})
+    abandoned = {**nodes[1], "message": {"role": "assistant", "content": "another branch"}}
+    data = {"instance_id": "tiny-1"}
+    return {
+        "id": "trace",
+        "task": {"data": data},
+        "rewards": {},
+        "nodes": [*nodes[:1], abandoned, *_shifted(nodes[1:])],
+    }
+
+
+def _shifted(nodes: list[dict[str, object]]) -> list[dict[str, object]]:
+    return [{**node, "parent": 0 if number == 0 else number + 1} for number, node in enumerate(nodes)]
+
+
+def test_tokens_and_masks_of_trainers_are_kept_where_the_tokenizer_gives_their_text(
+    tmp_path: Path, renderer: ChatRenderer
+) -> None:
+    (tmp_path / "train_rollouts.jsonl").write_text(json.dumps(_prime_rl_trace(renderer)) + "\n")
+    context, action = renderer.action_ids("f is wrong"), renderer.action_ids("edit it")
+    sample = {"prompt": "f is wrong", "response": "edit it", "tokens": context + action, "response_length": len(action)}
+    logged = {"rollout_log_probs": [-0.25] * len(action), "loss_mask": None, "metadata": {"instance_id": "tiny-2"}}
+    torch.save({"rollout_id": 1, "samples": [{**sample, **logged}, {**sample, "loss_mask": [1]}]}, tmp_path / "1.pt")
+    (traced,) = read_trajectories(tmp_path)
+    sampled, bad = read_trajectories(tmp_path / "1.pt")
+    assert isinstance(traced, ExchangeTrajectory)
+    assert isinstance(sampled, ExchangeTrajectory)
+    assert isinstance(bad, BadDocument)
+    assert [step.text for step in traced.steps] == ["edit it", "submit"]
+    assert (traced.instance_id, sampled.instance_id) == ("tiny-1", "tiny-2")
+    one, two = (to_trajectory(each, None, renderer) for each in (traced, sampled))
+    assert one.ledger.token_id.tolist() == list(traced.dump.token_ids if traced.dump else ())
+    assert [turn.observation.strip().startswith("passed") for turn in one.turns] == [True, False]
+    assert two.ledger.is_action.tolist() == [False] * len(context) + [True] * len(action)
+    assert set(two.ledger.log_prob[two.ledger.is_action].tolist()) == {-0.25}
+    # A file whose ids mean something else here is read as text.
+    assert sampled.dump is not None
+    foreign = sampled.dump.model_copy(update={"token_ids": tuple(reversed(sampled.dump.token_ids))})
+    encoded = to_trajectory(sampled.model_copy(update={"dump": foreign}), None, renderer)
+    assert encoded.turns[0].action == "edit it"
+    assert encoded.ledger.token_id.tolist() != list(foreign.token_ids)
+    torch.save({"samples": [Path("x")]}, tmp_path / "code.pt")
+    with pytest.raises(InputError, match="without running code"):
+        list(read_trajectories(tmp_path / "code.pt"))

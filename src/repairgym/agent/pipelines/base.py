@@ -29,6 +29,7 @@ from repairgym.config.pipeline import PipelineConfig
 from repairgym.errors import (
     ConfigError,
     KnowledgeUnavailableError,
+    McpServerError,
     ModelServerError,
     SandboxContentError,
     ServerRejectedError,
@@ -50,6 +51,7 @@ class Pipeline(Generic[ConfigT]):
     def __init__(self, config: ConfigT, services: ToolServices) -> None:
         """Make the tools; ConfigError for one that does not exist."""
         self.config = config
+        self.services = services
         self.tools = make_tools(services)
         self.format = FORMATS[config.action_format](services.call_form)
 
@@ -168,7 +170,7 @@ class EpisodeRunner:
             stop_reason = await pipeline.run_episode(live)
         except ServerRejectedError:
             raise
-        except (ModelServerError, KnowledgeUnavailableError) as error:
+        except (ModelServerError, KnowledgeUnavailableError, McpServerError) as error:
             stop_reason, failure = StopReason.INFRASTRUCTURE, str(error)
         finally:
             await self.policy.end_session(session_id)

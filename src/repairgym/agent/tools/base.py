@@ -83,9 +83,9 @@ ArgumentsT = TypeVar("ArgumentsT", bound=Record)
 class Tool(ABC, Generic[ArgumentsT]):
     """One action of the agent; the type parameter is the type of its arguments."""
 
-    name: ClassVar[str]
+    name: str
     """The name that the agent writes."""
-    usage: ClassVar[str]
+    usage: str
     """One line for the system prompt: its form in a text format, a dash, its effect."""
     arguments_type: ClassVar[type[Record]]
     """The type parameter."""
@@ -102,6 +102,15 @@ class Tool(ABC, Generic[ArgumentsT]):
         for parameter in parameters:
             if isinstance(parameter, type) and issubclass(parameter, Record):
                 cls.arguments_type = parameter
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the arguments."""
+        return self.arguments_type.model_json_schema()
+
+    def is_text(self, name: str) -> bool:
+        """Return False for an argument whose text form is JSON."""
+        field = self.arguments_type.model_fields.get(name)
+        return field is None or field.annotation is str
 
     def read(self, text: str) -> ArgumentsT:
         """Read arguments from the text behind the tool's name: words, quoted as in a shell, in the order of the fields.

@@ -17,6 +17,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from repairgym import __version__
+from repairgym.bridges.clients.certificate import certify
 from repairgym.bridges.clients.episodes import Session, TaskServer, describe_verdict
 from repairgym.errors import InputError, RepairGymError
 from repairgym.rollout.clients import Observed
@@ -90,6 +91,13 @@ def make_app(server: TaskServer) -> Starlette:
     def tasks(request: Request) -> Response:
         return JSONResponse([{"id": task.id, "split": task.split, "source": task.source} for task in server.tasks])
 
+    def certificate(request: Request) -> Response:
+        try:
+            task = server.find(request.query_params.get("task_id", ""))
+        except InputError as error:
+            return JSONResponse({"error": str(error)}, 404)
+        return JSONResponse(certify(task, server.config.rollout, server.tools, server.runner.backend))
+
     return Starlette(
         routes=[
             WebSocketRoute("/ws", serve),
@@ -97,6 +105,7 @@ def make_app(server: TaskServer) -> Starlette:
             Route("/metadata", metadata),
             Route("/schema", schema),
             Route("/tasks", tasks),
+            Route("/certificate", certificate),
         ]
     )
 

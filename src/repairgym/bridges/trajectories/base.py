@@ -1,6 +1,6 @@
 """The common form of trajectories between formats: messages in order, as text.
 
-Guarantees: text is exact, nothing is trimmed; only our own trajectories have tokens, imported ones never.
+Guarantees: text is exact, nothing is trimmed.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,6 +35,15 @@ class StepTokens(Record):
     log_probs: tuple[float, ...]
 
 
+class DumpedTokens(Record):
+    """All tokens of an episode as a trainer stored them; three sequences of one length."""
+
+    token_ids: tuple[int, ...]
+    is_sampled: tuple[bool, ...]
+    log_probs: tuple[float, ...]
+    """0 where not sampled, or not known."""
+
+
 class Step(Record):
     """One answer and the observation after it."""
 
@@ -61,6 +70,8 @@ class ExchangeTrajectory(Record):
     agent: str = "repairgym"
     is_resolved: bool | None = None
     """None: not graded."""
+    dump: DumpedTokens | None = None
+    """Tokens of a trainer's own tokenizer, where its file has them."""
 
     def messages(self) -> list[Message]:
         """Return the conversation; calls are in the text as JSON between ``<tool_call>`` tags."""

@@ -1,9 +1,9 @@
 """Files of trajectories, and their import: text that can be imitated, and nothing more.
 
 Guarantees: a file is complete or absent; an unusable document is reported, and the others are read. The ledger of an
-import is the text encoded here; its actions have no policy version, so supervised training accepts them and RL rejects
-them; a trajectory passes only when exactly its patch was graded here (`repairgym grade`); other splits than ``train``
-have their own phase.
+import is the text encoded here, or the tokens of a trainer's dump where the tokenizer at hand gives its text; actions
+have no policy version, so supervised training accepts them and RL rejects them; a trajectory passes only when exactly
+its patch was graded here (`repairgym grade`); other splits than ``train`` have their own phase.
 """
 
 import json
@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from repairgym.bridges.trajectories.base import Document, ExchangeTrajectory, FormatError, TrajectoryFormat, full_text
+from repairgym.bridges.trajectories.dumps import keep_dumped_tokens, slime_samples
 from repairgym.bridges.trajectories.formats import FORMATS, detect_format
 from repairgym.config.commands import GradeCommandConfig
 from repairgym.config.loading import load_config
@@ -29,6 +30,7 @@ from repairgym.rollout.store import RunStore
 from repairgym.tasks.layers.atomic_write import written_whole
 
 _LINES = ".jsonl"
+_NAMED_ONLY = (".json", ".pt")
 PHASE = "import"
 """Of tasks of the train split; others are in ``import/SPLIT``."""
 UNKNOWN = "unknown"
@@ -79,8 +81,8 @@ def read_trajectories(source: Path, form: TrajectoryFormat | None = None) -> Ite
 def _files(source: Path) -> list[Path]:
     if source.is_file():
         return [source]
-    # Other files end with .json, too, so logs of Inspect are named one by one.
-    suffixes = (*(form.suffix for form in FORMATS.values() if form.suffix != ".json"), "trajectory.json")
+    # Other files end with .json and .pt, too, so logs of Inspect and dumps of slime are named one by one.
+    suffixes = (*(form.suffix for form in FORMATS.values() if form.suffix not in _NAMED_ONLY), "trajectory.json")
     paths = sorted(path for path in source.rglob("*") if path.is_file() and path.name.endswith(suffixes))
     if not paths:
         raise InputError(f"{source} holds no trajectory; expected a file, or a folder with *{', *'.join(suffixes)}")
@@ -91,6 +93,9 @@ def _documents(path: Path) -> Iterator[tuple[str, str, Document | None]]:
     """Yield (place, name, document); a document is None where it is not a JSON object."""
     if path.suffix == ".parquet":
         yield from _rows(path)
+        return
+    if path.suffix == ".pt":
+        yield from slime_samples(path)
         return
     if path.suffix == ".eval":
         raise InputError(f"{path} is packed; unpack it: inspect log convert {path} --to json --output-dir logs")
@@ -192,25 +197,7 @@ def to_trajectory(
 ) -> Trajectory:
     """Make the record of an imported trajectory; without a task it has no verdict."""
     ledger = LedgerBuilder()
-    ledger.append_context(renderer.conversation_ids(imported.opening))
-    turns = []
-    for number, step in enumerate(imported.steps):
-        text = full_text(step)
-        ids = renderer.action_ids(text)
-        span = ledger.append_action(ids, [0.0] * len(ids), UNKNOWN_VERSION)
-        if number + 1 < len(imported.steps):
-            ledger.append_context(renderer.observation_ids(step.observation, stop_id=ids[-1]))
-        call = step.calls[0] if step.calls else None
-        turns.append(
-            Turn(
-                action=text,
-                tool=call.name if call else None,
-                arguments=call.arguments if call else {},
-                observation=step.observation,
-                action_span=span,
-                tool_s=step.duration_s,
-            )
-        )
+    turns = keep_dumped_tokens(imported, renderer, ledger) or _encode(imported, renderer, ledger)
     name = imported.id if imported.id == imported.instance_id else f"{imported.instance_id}/{imported.id}"
     verdict = gradings.verdict(task, imported.patch) if gradings and task else None
     reason = "imported and not graded here; give the results folder of repairgym grade"
@@ -229,6 +216,30 @@ def to_trajectory(
         verdict=verdict or Verdict(kind=VerdictKind.INVALID, reason=reason, grader_version=GRADER_VERSION),
         seed=0,
     )
+
+
+def _encode(imported: ExchangeTrajectory, renderer: ChatRenderer, ledger: LedgerBuilder) -> list[Turn]:
+    """Append the text to ``ledger`` as tokens of the tokenizer at hand; return its turns."""
+    ledger.append_context(renderer.conversation_ids(imported.opening))
+    turns: list[Turn] = []
+    for number, step in enumerate(imported.steps):
+        text = full_text(step)
+        ids = renderer.action_ids(text)
+        span = ledger.append_action(ids, [0.0] * len(ids), UNKNOWN_VERSION)
+        if number + 1 < len(imported.steps):
+            ledger.append_context(renderer.observation_ids(step.observation, stop_id=ids[-1]))
+        call = step.calls[0] if step.calls else None
+        turns.append(
+            Turn(
+                action=text,
+                tool=call.name if call else None,
+                arguments=call.arguments if call else {},
+                observation=step.observation,
+                action_span=span,
+                tool_s=step.duration_s,
+            )
+        )
+    return turns
 
 
 def _stop_reason(imported: ExchangeTrajectory) -> StopReason:

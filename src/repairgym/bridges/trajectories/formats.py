@@ -6,8 +6,8 @@ ATIF is Harbor's trajectory format (versions 1.0 to 1.8)::
 
 SWE-agent's ``.traj`` has steps, the messages sent, and the result: ``{"trajectory": [...], "history": [...],
 "info": {...}}``. mini-swe-agent's ``.traj.json`` (1 and 1.1) and chat messages for SFT (SWE-smith's rows and others)
-hold one message list: ``{"messages": [...], ...}``. Only read: samples of Inspect's logs, verl's dumps of rollouts and
-TRL's logs of completions. The last two are one text each, whatever turns it has.
+hold one message list: ``{"messages": [...], ...}``. Only read: samples of Inspect's logs, verl's dumps of rollouts,
+TRL's logs of completions (the last two are one text each, whatever turns it has), and slime's and prime-rl's (`dumps`).
 """
 
 import json
@@ -23,6 +23,7 @@ from repairgym.bridges.trajectories.base import (
     ToolCall,
     TrajectoryFormat,
 )
+from repairgym.bridges.trajectories.dumps import is_prime_rl, is_slime, read_prime_rl, read_slime
 from repairgym.inference.chat_template import Message
 
 _ATIF_VERSION = "ATIF-v1.6"
@@ -413,6 +414,8 @@ FORMATS = {
         TrajectoryFormat("inspect", ".json", _is_inspect, None, _read_inspect),
         TrajectoryFormat("verl", ".jsonl", _is_verl, None, _reader_of_texts("verl", "input", "output")),
         TrajectoryFormat("trl", ".parquet", _is_trl, None, _reader_of_texts("trl", "prompt", "completion")),
+        TrajectoryFormat("slime", ".pt", is_slime, None, read_slime),
+        TrajectoryFormat("prime_rl", ".jsonl", is_prime_rl, None, read_prime_rl),
         TrajectoryFormat("chat", ".jsonl", _is_chat, _write_chat, _read_chat),
     )
 }
