@@ -30,6 +30,7 @@ from repairgym.rollout.rows import (
     unpack_document,
     unpack_ledger,
 )
+from repairgym.rollout.signals import SIGNALS_TABLE, TokenSignals, pack_signals
 from repairgym.rollout.usage import TreeUsage
 
 _ROW_COLUMNS = ", ".join(TrajectoryRow.model_fields)
@@ -171,6 +172,17 @@ class RunStore(StoreConnection):
     def _blob(self, trajectory_id: str, column: str) -> bytes:
         query = f"SELECT {column} FROM documents JOIN trajectories USING (number) WHERE id = ?"
         return bytes(self._fetch(query, (trajectory_id,))[0][0])
+
+    def add_signals(self, signals: Mapping[str, TokenSignals]) -> None:
+        """Store what an update learned of the tokens of trajectories, by id; a resumed update overwrites its own."""
+        rows = [(pack_signals(value), name) for name, value in signals.items()]
+        if not rows:
+            return
+        with self._transaction() as connection:
+            connection.execute(SIGNALS_TABLE)
+            connection.executemany(
+                "INSERT OR REPLACE INTO signals SELECT number, ? FROM trajectories WHERE id = ?", rows
+            )
 
     # --- groups ----------------------------------------------------------------------------------------------------
 
