@@ -307,6 +307,16 @@ class RunStore(StoreConnection):
         """Names of the metrics of a phase, sorted."""
         return [row[0] for row in self._fetch("SELECT DISTINCT name FROM metrics WHERE phase = ? ORDER BY 1", (phase,))]
 
+    def newest_metrics(self) -> list[tuple[str, str, float]]:
+        """(phase, metric, value at its newest step), by phase and name."""
+        query = "SELECT phase, name, value, max(step) FROM metrics GROUP BY phase, name"
+        return [(phase, name, math.nan if value is None else value) for phase, name, value, _ in self._fetch(query, ())]
+
+    def phase_totals(self) -> list[tuple[str, int, int, int]]:
+        """(phase, trajectories, valid ones, passed ones), by phase."""
+        query = "SELECT phase, count(*), count(reward), sum(verdict = 'passed') FROM trajectories GROUP BY phase"
+        return [tuple(row) for row in self._fetch(query, ())]
+
     def metric_phases(self) -> list[str]:
         """Phases that have metrics, in the order of their first number."""
         return [row[0] for row in self._fetch("SELECT phase FROM metrics GROUP BY phase ORDER BY min(time)", ())]
