@@ -9,7 +9,8 @@ from repairgym.report.syntax import code_line
 
 
 @pytest.mark.parametrize(
-    "text", ["def f(x): return '<b>' + 3  # note", "  \tx = 1 ", "", "s = 'a\u202eb'", "x" * 600, '"""', "@", "\x1b[31m"]
+    "text",
+    ["def f(x): return '<b>' + 3  # note", "  \tx = 1 ", "", "s = 'a\u202eb'", "x" * 600, '"""', "@", "\x1b[31m"],
 )
 @pytest.mark.parametrize("path", ["a/b.py", "c.ts", "d.unknown", "", "Makefile"])
 def test_the_text_is_that_of_plain(text, path):

@@ -139,5 +139,8 @@ def test_mlflow_continues_its_run(store, monkeypatch):
     assert run.data.params["train-rl.rl.num_groups"] == "4"
     assert run.data.tags["repairgym.tag.sweep"] == "true"
     assert run.data.metrics["summary/rl/loss"] == 0.5
-    assert [(one.step, one.value) for one in client.get_metric_history(run.info.run_id, "rl/loss")] == [(1, 1.0), (2, 0.5)]
+    assert [(one.step, one.value) for one in client.get_metric_history(run.info.run_id, "rl/loss")] == [
+        (1, 1.0),
+        (2, 0.5),
+    ]
     assert run.info.status == "FINISHED"

@@ -20,5 +20,7 @@ def axe_source() -> str:
     if not script.is_file() and shutil.which("npm"):
         FOLDER.mkdir(parents=True, exist_ok=True)
         options = ["--no-audit", "--no-fund", "--ignore-scripts", "--no-save", "--prefix", str(FOLDER)]
-        subprocess.run(["npm", "install", *options, f"axe-core@{VERSION}"], check=False, timeout=300, capture_output=True)
+        subprocess.run(
+            ["npm", "install", *options, f"axe-core@{VERSION}"], check=False, timeout=300, capture_output=True
+        )
     return script.read_text(encoding="utf-8") if script.is_file() else ""

@@ -66,7 +66,9 @@ def write_review(folder: Path, trajectory_id: str, *, status: str, tags: str, no
         review = Review.model_validate({**content, "time": datetime.now(UTC).isoformat(timespec="seconds")})
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(f"the review has {'.'.join(map(str, first['loc']))} that cannot be kept: {first['msg']}") from error
+        raise InputError(
+            f"the review has {'.'.join(map(str, first['loc']))} that cannot be kept: {first['msg']}"
+        ) from error
     line = json.dumps(review.model_dump(mode="json"), ensure_ascii=True) + "\n"
     try:
         descriptor = os.open(folder / REVIEWS_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -75,5 +77,7 @@ def write_review(folder: Path, trajectory_id: str, *, status: str, tags: str, no
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise InputError(f"the review cannot be written next to the run ({error.strerror}); nothing was kept") from error
+        raise InputError(
+            f"the review cannot be written next to the run ({error.strerror}); nothing was kept"
+        ) from error
     return review

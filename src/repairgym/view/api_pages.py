@@ -40,7 +40,11 @@ ENDPOINTS = (
     ("r/RUN/trajectories.json", "those of the list; after", "A page of rows; next is the value of after, or null."),
     ("r/RUN/groups.json", "phase, step, status, after_step, after", "A page of groups with their members."),
     ("r/RUN/t/NUMBER.json", "", "A trajectory: row, turns, verdict with tests and findings, patch, parent."),
-    ("r/RUN/t/NUMBER/tokens.json", "", "Its tokens: id, log-probability, mask, policy version; what an update learned."),
+    (
+        "r/RUN/t/NUMBER/tokens.json",
+        "",
+        "Its tokens: id, log-probability, mask, policy version; what an update learned.",
+    ),
     ("r/RUN/reviews.json", "", "Notes, tags and the review queue."),
     ("r/RUN/t/NUMBER/FORMAT.json", "", "The trajectory as ATIF (atif) or as messages (chat)."),
 )
