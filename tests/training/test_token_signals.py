@@ -47,7 +47,8 @@ def test_an_iteration_leaves_what_it_learned_of_each_token(tmp_path, open_run):
             assert np.array_equal(signals.old_log_prob, ledger.log_prob[signals.place])
             assert len(set(signals.advantage.tolist())) == 1
             assert (signals.advantage[0] > 0) == (row.reward == 1.0)
-            assert (signals.weight > 0).all() and (signals.entropy >= 0).all()
+            assert (signals.weight > 0).all()
+            assert (signals.entropy >= 0).all()
             if not signals.num_steps.any():  # the first step: learner and sampler have the same weights
                 assert np.abs(np.log(signals.ratio)).max() < 1e-3
 

@@ -54,8 +54,8 @@ class ProgressDisplay:
     ) -> None:
         """``run_folder``: the run to show below the bars, whose log gets the lines of a pipe.
 
-        ``is_live``: None means live if stderr is a terminal. With a ``budget_s`` a bar over everything shows how much of
-        it is spent; without, each bar of a known length has its time left.
+        ``is_live``: None means live if stderr is a terminal. With a ``budget_s`` a bar over everything shows how much
+        of it is spent; without, each bar of a known length has its time left.
         """
         self._console = console or Console(stderr=True)
         self._is_live = sys.stderr.isatty() if is_live is None else is_live

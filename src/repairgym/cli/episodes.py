@@ -148,9 +148,8 @@ def _print_verdicts(
     verdicts = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     typer.echo(f"{policy}: {num_tasks} tasks, {len(trajectories)} episodes: {verdicts}")
     if estimate:
-        typer.echo(
-            f"Pass@1 {100 * estimate.value:.1f} % (95 % interval {100 * estimate.ci_low:.1f} to {100 * estimate.ci_high:.1f} %)"
-        )
+        interval = f"95 % interval {100 * estimate.ci_low:.1f} to {100 * estimate.ci_high:.1f} %"
+        typer.echo(f"Pass@1 {100 * estimate.value:.1f} %, {interval}")
 
 
 PIPELINES = ("compact", "simplified", "full", "paper_b")

@@ -41,7 +41,7 @@ class LossTerm:
     prefix: str = ""
     """Prefix of the names of its metrics."""
     scores: dict[int, list[np.ndarray]] | None = None
-    """Gets, by index of the sample, [learned] log-probabilities and entropies before the step; None: they are not kept."""
+    """Gets, by index of the sample, [learned] log-probabilities and entropies before the step; None: not kept."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What an update learned of the sampled tokens of a trajectory, as ``run.db`` keeps it.
 
-Reads and makes blobs. Invariants: `unpack_signals(pack_signals(x))` equals x bit for bit; the table is made by the first
-update that has something to store, so that a store without it is whole.
+Reads and makes blobs. Invariants: `unpack_signals(pack_signals(x))` equals x bit for bit; the table is made by the
+first update that has something to store, so that a store without it is whole.
 """
 
 import sqlite3

@@ -110,7 +110,7 @@ def jsonl_tracker(run: TrackedRun) -> Iterator[Listener]:
 
 @contextmanager
 def tensorboard_tracker(run: TrackedRun) -> Iterator[Listener]:
-    """Event files in ``tensorboard/`` of the run folder: scalars ``phase/metric``; config, tags and summary as texts."""
+    """Event files in ``tensorboard/`` of the run folder: scalars ``phase/metric``; config, tags, summary as texts."""
     writer = _import("tensorboardX", "tensorboard").SummaryWriter(str(run.folder / "tensorboard"))
     writer.add_text("config", _table(run.config))
     writer.add_text("tags", ", ".join((run.id, *run.tags)))

@@ -1,8 +1,8 @@
 """The web application and its server: routes, error pages, the socket.
 
-Reads requests; makes responses. Guarantees: a page changes nothing; the forms of reviews are all that is written; an error is a page that
-says what to do; one unreadable run hides no other; a server that other machines can reach asks for a token; a port in
-use is an error before an address is printed.
+Reads requests; makes responses. Guarantees: a page changes nothing; the forms of reviews are all that is written; an
+error is a page that says what to do; one unreadable run hides no other; a server that other machines can reach asks for
+a token; a port in use is an error before an address is printed.
 """
 
 import secrets

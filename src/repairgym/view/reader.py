@@ -129,7 +129,7 @@ class RunReader(MetricCurves, TrajectoryLists):
             return unpack_ledger(self._blob(entry.row.id, "ledger"))
 
     def signals(self, entry: Entry) -> TokenSignals | None:
-        """Return what an update learned of the tokens of a trajectory; None: it was not learned, or nothing was kept."""
+        """Return what an update learned of the tokens of a trajectory; None: nothing, or it was not kept."""
         if not has_signals(self._connection):
             return None
         rows = self._fetch("SELECT signals FROM signals WHERE number = ?", (entry.number,))

@@ -1,7 +1,8 @@
 """Notes, tags and the review queue: the page that lists them, and the two forms that change them.
 
 Reads the reviews of a run; makes HTML and JSON; appends to ``reviews.jsonl`` of the run folder, which is all that the
-viewer writes. Guarantees: only a form of these pages is taken (`Guard`); the trajectory must exist; too much is an error.
+viewer writes. Guarantees: only a form of these pages is taken (`Guard`); the trajectory must exist; too much is an
+error.
 """
 
 from urllib.parse import parse_qsl
