@@ -36,7 +36,8 @@ class TokenSignals:
     @property
     def ratio(self) -> np.ndarray:
         """[learned] float64 ratio of the loss, before any clipping."""
-        return np.exp(self.log_prob.astype(np.float64) - self.old_log_prob)
+        ratio: np.ndarray = np.exp(self.log_prob.astype(np.float64) - self.old_log_prob)
+        return ratio
 
 
 _NAMES = tuple(field.name for field in fields(TokenSignals))

@@ -212,9 +212,8 @@ TRACKERS: Mapping[str, Callable[[TrackedRun], AbstractContextManager[Listener]]]
 def tracking(store: RunStore, config: WatchConfig) -> Iterator[None]:
     """Within, the trackers get every metric that ``store`` gets; `ConfigError` if a package is not installed."""
     with ExitStack() as stack:
-        run = tracked_run(store, config) if config.trackers else None
-        for name in config.trackers if run else ():
-            log = stack.enter_context(TRACKERS[name](run))
+        for name in config.trackers:
+            log = stack.enter_context(TRACKERS[name](tracked_run(store, config)))
             stack.enter_context(store.listening(log))
         yield
 
