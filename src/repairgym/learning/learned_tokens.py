@@ -1,4 +1,4 @@
-"""What an update learned of each sampled token: advantage, weight, and log-probability and entropy under the learner.
+"""Learned tokens of an update: advantage, weight, and log-probability and entropy under the learner.
 
 Reads the samples and scores of one optimizer step; makes records by turn, from which the run store finds the tokens of
 a trajectory again. Guarantee: values are those of the step itself; nothing is computed a second time.

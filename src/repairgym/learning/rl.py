@@ -51,7 +51,7 @@ class PolicyTrainer:
         self._reference = None if reference is None else self.learner.scorer_of(reference)
         self._loss = policy_loss(config.loss, config.kl)
         self.learned: list[LearnedTokens] = []
-        """What the newest update learned of each sample, in its first pass over them."""
+        """Tokens that the newest update learned, by sample, in its first pass over them."""
 
     def update(
         self, samples: Sequence[Sample], demonstrations: Sequence[Sample] = (), demonstration_coefficient: float = 1.0

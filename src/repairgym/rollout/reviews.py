@@ -25,7 +25,7 @@ Tag = Annotated[str, Field(pattern=r"^[^\s,]{1,40}$")]
 
 
 class Review(Record):
-    """What somebody wrote about one trajectory."""
+    """A note about one trajectory, with tags and a place in the queue."""
 
     trajectory_id: str
     time: str

@@ -1,4 +1,4 @@
-"""What an update learned of the sampled tokens of a trajectory, as ``run.db`` keeps it.
+"""Signals of an update at the sampled tokens of a trajectory, as ``run.db`` keeps them.
 
 Reads and makes blobs. Invariants: `unpack_signals(pack_signals(x))` equals x bit for bit; the table is made by the
 first update that has something to store, so that a store without it is whole.

@@ -34,7 +34,7 @@ _MAX_PARAMETERS = 100
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What trackers are told of a run besides its metrics."""
+    """Facts about a run that trackers get with its metrics."""
 
     folder: Path
     name: str
@@ -176,9 +176,9 @@ def mlflow_tracker(run: TrackedRun) -> Iterator[Listener]:
     client = mlflow.MlflowClient(tracking_uri=uri)
     known = client.get_experiment_by_name(run.project)
     experiment = known.experiment_id if known else client.create_experiment(run.project)
-    found = client.search_runs([experiment], f"tags.`repairgym.id` = '{run.id}'", max_results=1)
+    runs = client.search_runs([experiment], f"tags.`repairgym.id` = '{run.id}'", max_results=1)
     tags = {"repairgym.id": run.id, **{f"repairgym.tag.{tag}": "true" for tag in run.tags}}
-    remote = found[0] if found else client.create_run(experiment, run_name=run.name, tags=tags)
+    remote = runs[0] if runs else client.create_run(experiment, run_name=run.name, tags=tags)
     key = remote.info.run_id
     entities = mlflow.entities
     # A parameter cannot change once it is there; a resumed run may have other free settings.

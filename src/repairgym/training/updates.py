@@ -81,7 +81,7 @@ class Updates:
 
     @property
     def learned(self) -> list[LearnedTokens]:
-        """What the newest update learned of each token."""
+        """Tokens that the newest update learned."""
         return self._trainer.learned
 
     def commit(self) -> None:
