@@ -11,8 +11,9 @@ FOLDER = Path(__file__).parents[2] / "build" / f"axe-core-{VERSION}"
 RUN = """window.seen = axe.run(document, {resultTypes: ['violations']}).then(found => found.violations
   .filter(one => ['serious', 'critical'].includes(one.impact))
   .map(one => `${one.id}: ${one.nodes.slice(0, 3).map(node => node.target.join(' ')).join(', ')}`))"""
-"""Serious and critical faults of a page; axe's other impacts are minor and moderate. The page holds the promise, so that it
-is not collected before it is kept."""
+"""Serious and critical faults of a page; axe's other impacts are minor and moderate.
+
+The page holds the promise: it would be collected before it is kept."""
 
 
 def axe_source() -> str:
