@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from repairgym.cli.display import ProgressDisplay
+from repairgym.cli.display import ProgressDisplay, clock
 from repairgym.cli.main import main
 from repairgym.cli.watch import iteration_line, read_snapshot, render, sparkline
 from repairgym.rollout.calls import is_locked, locked
@@ -36,10 +36,26 @@ def shown(snapshot) -> str:
 def test_a_terminal_shows_phases_iterations_seconds_and_alarms(run):
     with RunStore.open(run / "run.db", is_read_only=True) as store:
         text = shown(read_snapshot(store))
-    for part in ("rft done", "rl planned (1 episodes)", "reward ▁█", "0.250", "0.500", "0.0200", "tool 0.10 s"):
+    phases = [" ".join(line.split("│")[1].split()) for line in text.splitlines() if "│" in line]
+    assert phases[0].startswith("✓ rft done")
+    assert phases[1] == "· rl planned 1 episodes"
+    for part in ("reward ▁█", "0.250", "0.500", "0.0200", "tool 0.10 s"):
         assert part in text
     assert "! iteration 1: log prob gap 0.02" in text
     assert "no alarm" not in text
+
+
+def test_many_phases_stay_a_short_list(tmp_path):
+    with RunStore.create(tmp_path / "run.db") as store:
+        store.plan_phases([f"p{number:02}" for number in range(30)])
+        for number in range(25):
+            with store.phase(f"p{number:02}"):
+                pass
+        text = shown(read_snapshot(store))
+    assert "16 more phases" in text
+    assert "p15" not in text
+    assert "p16" in text
+    assert "p29" in text
 
 
 def test_an_empty_run_can_be_shown(store):
@@ -103,4 +119,26 @@ def test_progress_on_a_terminal_shows_the_run_below_the_bars(run):
         progress("rl", 3, 9, "2 solved")
     text = console.file.getvalue()
     assert "3/9" in text
+    assert "left" in text
     assert "iteration 1: log prob gap" in text
+
+
+def test_a_budget_has_a_bar_over_everything_and_its_time_left():
+    console = Console(file=io.StringIO(), width=160, force_terminal=True)
+    with ProgressDisplay(None, console, is_live=True, budget_s=7500.0) as progress:
+        progress("own", 1, 9, "")
+    text = console.file.getvalue()
+    assert "of 2 h 05 min" in text
+    assert "2 h 04 min left" in text
+    assert "processors" in text
+    assert "GiB memory" in text
+
+
+def test_clocks():
+    assert [clock(seconds) for seconds in (0.4, 61, 3599, 3600, 7384)] == [
+        "0:00",
+        "1:01",
+        "59:59",
+        "1 h 00 min",
+        "2 h 03 min",
+    ]

@@ -166,7 +166,12 @@ def test_a_branch_and_its_parent_name_each_other(tmp_path, trajectory_maker):
             store.add_trajectory(made, phase="rl", step=0, split="train")
     client = TestClient(create_app(tmp_path), base_url="http://localhost")
     pages = [client.get(f"/r/run/t/{number}").text for number in (1, 2, 3)]
-    assert re.search(r'Branches: <a href="/r/run/t/2" data-branch>t-2</a> after turn 2', pages[0])
+    for page, here in ((pages[0], 1), (pages[1], 2)):
+        tree = page[page.index('<ul class="tree">') : page.index("</details>", page.index('<ul class="tree">'))]
+        assert re.findall(r'href="/r/run/t/(\d)" data-branch', tree) == ["1", "2"]
+        assert re.findall(r'/t/(\d)" aria-current=page', tree) == [str(here)]
+        assert "from turn 2" in tree
+    assert '<ul class="tree">' not in pages[2]
     assert re.search(r'Branch of <a href="/r/run/t/1" data-parent>t-1</a> after turn 2', pages[1])
     assert "Branch of t-0, which is not stored any more, after turn 2" in pages[2]
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from repairgym.rollout.store import RunStore
 from repairgym.view.export import export_site
 
 sys.path.insert(0, str(Path(__file__).parent))
+from accessibility import RUN, axe_source
 from chromium import PROGRAM, Chromium
 
 pytestmark = [
@@ -202,7 +204,8 @@ NARROW = (390, 844)
 PATHS = (
     "/", "/api", "/r/small", "/r/small/setup", "/r/small/metrics", "/r/small/metric?phase=teacher&name=reward",
     "/r/small/phase?name=teacher", "/r/small/groups", "/r/small/trajectories", "/r/small/t/1", "/r/small/t/1/tokens",
-    "/r/small/task?id=tiny-0", "/r/small/group?phase=teacher&step=0&id=teacher%2F0%2Ftiny-0", "/r/none",
+    "/r/small/reviews", "/r/small/task?id=tiny-0",
+    "/r/small/group?phase=teacher&step=0&id=teacher%2F0%2Ftiny-0", "/r/none",
 )  # fmt: skip
 
 
@@ -214,6 +217,72 @@ def test_no_page_is_wider_than_a_narrow_screen(browser, address):
             assert browser.evaluate("document.documentElement.scrollWidth") <= NARROW[0], path
     finally:
         browser.resize((1280, 860))
+
+
+@pytest.fixture(scope="module")
+def axe():
+    return axe_source() or pytest.skip("axe-core cannot be installed here (npm)")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_fault(browser, address, axe, scheme):
+    browser.media(scheme)
+    try:
+        for path in PATHS:
+            browser.open(address + path)
+            browser.evaluate(axe)
+            assert browser.evaluate(RUN) == [], path
+    finally:
+        browser.media()
+
+
+def test_axe_sees_a_fault(browser, address, axe):
+    browser.open(f"{address}/r/small")
+    browser.evaluate(axe)
+    browser.evaluate("document.body.append(Object.assign(document.createElement('img'), {src: '/static/icon.svg'}))")
+    assert [one.partition(":")[0] for one in browser.evaluate(RUN)] == ["image-alt"]
+
+
+def test_a_review_is_written_by_keys_and_found_in_the_queue(browser, run_folder, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(run_folder, folder)
+    process, address = start_server(folder)
+    try:
+        browser.open(f"{address}r/copy/t/1")
+        browser.press("r", "o", "d", "d")
+        browser.evaluate("document.querySelector('[name=status]').value = 'queued'")
+        browser.evaluate("document.querySelector('.review button').click()")
+        browser.wait_for("location.hash === '#review' && document.readyState === 'complete'")
+        assert browser.evaluate("document.getElementById('note').value") == "odd"
+        browser.open(f"{address}r/copy/trajectories?order=oldest")
+        browser.press("j", "j", "x")
+        browser.evaluate("document.getElementById('queue').click()")
+        browser.wait_for("location.pathname === '/r/copy/reviews' && document.readyState === 'complete'")
+        assert browser.evaluate("document.querySelectorAll('.card').length") == 2
+        browser.press("j", "Enter")
+        browser.wait_for("location.pathname === '/r/copy/t/1'")
+    finally:
+        stop(process)
+
+
+def test_another_page_cannot_send_a_form(browser, address, tmp_path):
+    page = tmp_path / "other.html"
+    page.write_text(f'<form method="post" action="{address}/r/small/t/1/review"><input name="note" value="x"></form>')
+    browser.open(page.as_uri())
+    browser.evaluate("document.forms[0].submit()")
+    browser.wait_for("location.protocol === 'http:' && document.readyState === 'complete'")
+    assert "from a page of this server only" in browser.evaluate("document.body.textContent")
+
+
+def test_tokens_are_shaded_as_chosen(browser, address):
+    browser.open(f"{address}/r/small/t/1/tokens")
+    color = "getComputedStyle(document.querySelector('.tokens .tok.V0')).backgroundColor"
+    seen = {browser.evaluate(color)}
+    for name in ("mask", "version"):
+        browser.evaluate(f"document.querySelector('[value={name}]').click()")
+        seen.add(browser.evaluate(color))
+        assert browser.evaluate(f"getComputedStyle(document.querySelector('.by-{name}')).display") == "flex"
+    assert len(seen) == 3
 
 
 def test_eight_members_without_observations_fit_a_screen(browser, address):

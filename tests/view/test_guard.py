@@ -36,8 +36,25 @@ def test_an_unknown_host_name_is_rejected(client):
 
 
 def test_nothing_but_reading_is_answered(client):
-    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
         assert client.request(method, "/r/small").status_code == 405
+    own = {"origin": "http://localhost", "content-type": "application/x-www-form-urlencoded"}
+    for path in ("/r/small", "/r/small/t/1", "/compare", "/api/runs.json"):
+        assert client.post(path, headers=own).status_code == 405
+
+
+def test_a_form_of_another_page_is_rejected_before_anything_is_read(client):
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    for headers in (
+        form,
+        {**form, "origin": "null"},
+        {**form, "origin": "http://evil.example"},
+        {**form, "origin": "http://localhost:9"},
+        {**form, "origin": "http://localhost", "sec-fetch-site": "same-site"},
+        {"content-type": "text/plain", "origin": "http://localhost"},
+    ):
+        answer = client.post("/r/small/t/1/review", content="note=x", headers=headers)
+        assert answer.status_code == 403, headers
 
 
 def test_without_the_token_nothing_is_shown(guarded):

@@ -65,7 +65,7 @@ def _run(folder: Path, config: DemoConfig) -> None:
 
     typer.echo(f"run folder: {folder}", err=True)
     try:
-        with ProgressDisplay(folder) as progress:
+        with ProgressDisplay(folder, budget_s=60.0 * config.minutes) as progress:
             Demo(config, folder, progress).run()
             progress("report", 0, 1, "")
             page = write_report(folder)

@@ -6,21 +6,34 @@ characters.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+import psutil
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress_bar import ProgressBar
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from repairgym.errors import RepairGymError
 from repairgym.rollout.calls import append_log
+from repairgym.rollout.usage import TreeUsage
 
 if TYPE_CHECKING:
     from repairgym.analysis.tables import Table, Value
@@ -33,11 +46,16 @@ class ProgressDisplay:
     """Shows progress (phase, done, total, detail). Use as a context manager."""
 
     def __init__(
-        self, run_folder: Path | None = None, console: Console | None = None, is_live: bool | None = None
+        self,
+        run_folder: Path | None = None,
+        console: Console | None = None,
+        is_live: bool | None = None,
+        budget_s: float | None = None,
     ) -> None:
         """``run_folder``: the run to show below the bars, whose log gets the lines of a pipe.
 
-        ``is_live``: None means live if stderr is a terminal.
+        ``is_live``: None means live if stderr is a terminal. With a ``budget_s`` a bar over everything shows how much
+        of it is spent; without, each bar of a known length has its time left.
         """
         self._console = console or Console(stderr=True)
         self._is_live = sys.stderr.isatty() if is_live is None else is_live
@@ -47,8 +65,11 @@ class ProgressDisplay:
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            *([] if budget_s else [TextColumn("left"), TimeRemainingColumn()]),
             TextColumn("{task.fields[detail]}"),
         )
+        self._budget = _Budget(budget_s) if budget_s else None
+        self._usage = _UsageLine()
         self._folder = run_folder
         self._view = _RunView(run_folder) if run_folder else None
         self._live = Live(get_renderable=self._render, console=self._console)
@@ -91,7 +112,51 @@ class ProgressDisplay:
 
     def _render(self) -> RenderableType:
         view = self._view.render() if self._view else None
-        return Group(self._bars, view) if view else self._bars
+        budget = self._budget.render() if self._budget else None
+        return Group(*(part for part in (budget, self._bars, view, self._usage.render()) if part is not None))
+
+
+class _Budget:
+    """The bar over everything: time spent of a budget, and time left."""
+
+    def __init__(self, budget_s: float) -> None:
+        self._budget_s, self._started = budget_s, time.monotonic()
+
+    def render(self) -> RenderableType:
+        """Return the bar."""
+        spent_s = time.monotonic() - self._started
+        left_s = self._budget_s - spent_s
+        left = f"{clock(left_s)} left" if left_s >= 0 else f"{clock(-left_s)} over the budget"
+        line = RichTable.grid(padding=(0, 1))
+        bar = ProgressBar(total=self._budget_s, completed=min(spent_s, self._budget_s), width=40)
+        line.add_row(Text("all", style="bold"), bar, Text(f"{clock(spent_s)} of {clock(self._budget_s)}, {left}"))
+        return line
+
+
+class _UsageLine:
+    """Processors and memory of this process and its descendants, measured every two seconds."""
+
+    def __init__(self) -> None:
+        self._usage, self._at, self._cpu_s = TreeUsage(), time.monotonic(), 0.0
+        self._line: Text | None = None
+
+    def render(self) -> RenderableType:
+        """Return the line."""
+        now_s = time.monotonic()
+        if self._line is None or now_s - self._at >= _VIEW_EVERY_S:
+            cpu_s, num_bytes = self._usage.cpu_s, self._usage.memory_bytes()
+            used = max(0.0, cpu_s - self._cpu_s) / max(now_s - self._at, 1e-3)
+            memory = f"{num_bytes / 2**30:.1f} of {psutil.virtual_memory().total / 2**30:.0f} GiB memory"
+            num_cpus = len(os.sched_getaffinity(0))
+            self._line = Text(f"{used:.1f} of {num_cpus} processors, {memory}", style="dim")
+            self._at, self._cpu_s = now_s, cpu_s
+        return self._line
+
+
+def clock(seconds: float) -> str:
+    """Format seconds as minutes and seconds, or hours and minutes from an hour on."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 class _RunView:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -30,7 +31,7 @@ from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError, InputError, TaskError
 
 if TYPE_CHECKING:
-    from repairgym.records import Task, Trajectory
+    from repairgym.records import Task, Trajectory, VerdictKind
     from repairgym.rollout.jobs import EpisodeJob, PolicyRef
     from repairgym.rollout.replay import Replay
     from repairgym.training.run import Run
@@ -89,6 +90,8 @@ def rollout(
             trajectories = opened.run_jobs(ref, jobs, phase=phase, trees=trees)
         counters = opened.pool.counters()
     _print_verdicts(ref.name, len(chosen), trajectories, counters, as_json)
+    if not as_json:
+        typer.echo(f"next: repairgym view {shlex.quote(str(run))}")
 
 
 def check_branches(config: RolloutCommandConfig, branch: str, *, is_script: bool) -> None:
@@ -130,13 +133,23 @@ def _print_verdicts(
     policy: str, num_tasks: int, trajectories: list[Trajectory], counters: dict[str, float], as_json: bool
 ) -> None:
     """Print the verdicts of a rollout."""
+    from repairgym.evaluation.pass_at_k import pass_at_1
+
     counts = Counter(trajectory.verdict.kind.value for trajectory in trajectories)
+    by_task: dict[str, list[VerdictKind]] = {}
+    for trajectory in trajectories:
+        by_task.setdefault(trajectory.task_id, []).append(trajectory.verdict.kind)
+    estimate = pass_at_1(by_task)
     if as_json:
         totals = {"policy": policy, "num_tasks": num_tasks, "num_episodes": len(trajectories)}
-        print_json({**totals, "verdicts": counts, "counters": counters})
+        rate = estimate and estimate.model_dump()
+        print_json({**totals, "verdicts": counts, "pass_at_1": rate, "counters": counters})
         return
     verdicts = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     typer.echo(f"{policy}: {num_tasks} tasks, {len(trajectories)} episodes: {verdicts}")
+    if estimate:
+        interval = f"95 % interval {100 * estimate.ci_low:.1f} to {100 * estimate.ci_high:.1f} %"
+        typer.echo(f"Pass@1 {100 * estimate.value:.1f} %, {interval}")
 
 
 PIPELINES = ("compact", "simplified", "full", "paper_b")

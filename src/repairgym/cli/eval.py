@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -67,7 +68,11 @@ def run_command(
         if missing := describe_missing_oracles(chosen, rollout):
             typer.echo(missing, err=True)
         evaluate(opened, stage or ref.name, ref, test_set, chosen, config.num_samples, fingerprint=fingerprint)
-    _show(run, tasks, f"eval/{stage or ref.name}/{test_set}")
+    phase = f"eval/{stage or ref.name}/{test_set}"
+    _show(run, tasks, phase)
+    typer.echo(
+        f"next: repairgym view {shlex.quote(str(run))}, repairgym eval compare {shlex.quote(str(run))} OTHER_RUN"
+    )
 
 
 @app.command()
@@ -123,7 +128,9 @@ def _show(run: Path, tasks: Path, phase: str, as_json: bool = False) -> None:
     for sentence in sentences:
         typer.echo(sentence)
     for stage in summary.stages:
-        value = f"{stage.stage} on {stage.test_set}: Pass@1 {100 * stage.pass_at_1.value:.1f} %"
+        rate = stage.pass_at_1
+        interval = f"95 % interval {100 * rate.ci_low:.1f} to {100 * rate.ci_high:.1f} %"
+        value = f"{stage.stage} on {stage.test_set}: Pass@1 {100 * rate.value:.1f} %, {interval}"
         typer.echo(f"{value} ({describe_accuracy(stage.accuracy)})")
         if stage.official_pass_at_1 is not None:
             official = (

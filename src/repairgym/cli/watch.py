@@ -36,6 +36,9 @@ _COLUMNS = (
 )
 _NUM_ITERATIONS = 8
 _NUM_ALARMS = 4
+_NUM_PHASES = 14
+_MARKS = {"done": ("✓", "dim"), "running": ("▶", "bold"), "planned": ("·", "dim")}
+"""Status -> mark and style; others need attention."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -101,9 +104,20 @@ def render(snapshot: Snapshot) -> RenderableType:
 def _phases(snapshot: Snapshot) -> RenderableType:
     if not snapshot.phases:
         return Text("nothing has begun yet", style="dim")
-    counts = {name: f" ({num} episodes)" for name, num in snapshot.num_trajectories.items() if num}
-    shown = [f"{phase.name} {phase.status}{counts.get(phase.name, '')}" for phase in snapshot.phases]
-    return Text("   ".join(shown), style="dim")
+    done = [phase for phase in snapshot.phases if phase.status == "done"]
+    num_left_out = max(0, min(len(done), len(snapshot.phases) - _NUM_PHASES))
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    if num_left_out:
+        table.add_row("✓", f"{num_left_out} more phases", "done")
+    left_out = {phase.name for phase in done[:num_left_out]}
+    for phase in snapshot.phases:
+        if phase.name not in left_out:
+            num = snapshot.num_trajectories.get(phase.name, 0)
+            time_s = f"{phase.wall_s:.0f} s" if phase.wall_s else ""
+            mark, style = _MARKS.get(phase.status, ("!", "bold red"))
+            cells = (mark, phase.name, phase.status, f"{num} episodes" if num else "", time_s)
+            table.add_row(*cells, style=style)
+    return table
 
 
 def _iterations(snapshot: Snapshot) -> RenderableType:

@@ -85,7 +85,7 @@ class RolloutConfig(Record):
         return given and f"{given}: no effect, {sampler} samples; {bound}, within the context of its server"
 
 
-TrackerName = Literal["jsonl", "tensorboard", "wandb"]
+TrackerName = Literal["jsonl", "tensorboard", "wandb", "trackio", "mlflow"]
 
 
 class AlarmConfig(Record):
@@ -119,7 +119,10 @@ class WatchConfig(Record):
     """Trackers and alarms of a run."""
 
     trackers: tuple[TrackerName, ...] = ()
-    """``jsonl`` (metrics.jsonl in the run folder), ``tensorboard`` (tensorboard/ in it), ``wandb``."""
+    """``jsonl`` (metrics.jsonl in the run folder), ``tensorboard`` (tensorboard/ in it), ``wandb``, ``trackio``,
+    ``mlflow`` (MLFLOW_TRACKING_URI, else mlflow.db in it)."""
     project: str = "repairgym"
-    """Project name for trackers with projects (wandb)."""
+    """Project of trackers with projects (wandb, trackio, mlflow: the experiment)."""
+    tags: tuple[str, ...] = ()
+    """Of the run at its trackers, after ``repairgym``."""
     alarms: AlarmConfig = AlarmConfig()

@@ -25,7 +25,7 @@ from repairgym.learning.distributed.fsdp import check_processes, shard
 from repairgym.learning.losses import Loss
 from repairgym.learning.optimizers import Optimizer
 from repairgym.learning.packing.batching import MicroBatch, pack
-from repairgym.learning.packing.forward import Scorer, TokenScores, ValueHead, score
+from repairgym.learning.packing.forward import Scorer, ValueHead, score
 from repairgym.learning.samples import Sample
 from repairgym.learning.weight_loading import fill, is_without_values, probe_of
 
@@ -40,6 +40,8 @@ class LossTerm:
     """Denominator of the whole term; None: the sum of the weights, a weighted mean."""
     prefix: str = ""
     """Prefix of the names of its metrics."""
+    scores: dict[int, list[np.ndarray]] | None = None
+    """Gets, by index of the sample, [learned] log-probabilities and entropies before the step; None: not kept."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ class Learner:
             for batch, is_counted in self._share(samples, scorer):
                 part = score(scorer, batch, self.compute)
                 if is_counted:
-                    rows |= _rows_of(batch, part, index)
+                    rows |= _rows_of(batch, index, part.log_prob, *([] if part.value is None else [part.value]))
         for part_of_rows in self.world.gather(rows):
             rows |= part_of_rows
         nothing = [np.zeros(0, dtype=np.float32)] * (2 if scorer.value_head else 1)
@@ -182,8 +184,12 @@ class Learner:
         """Compute the gradients of one term; ``train/`` metrics are sums, others means over its learned tokens."""
         normalizer = _normalizer(term)
         sums: dict[str, float] = defaultdict(float)
+        index = {id(sample): at for at, sample in enumerate(term.samples)}
+        own: dict[int, list[np.ndarray]] = {}
         for batch, is_counted in self._share(term.samples, self._scorer):
             scores = score(self._scorer, batch, self.compute)
+            if term.scores is not None and is_counted:
+                own |= _rows_of(batch, index, scores.log_prob.detach(), scores.entropy)
             output = term.loss(scores, normalizer)
             if torch.is_grad_enabled():
                 # Sharding averages the processes' gradients; the loss is a sum over micro-batches, and the processes of
@@ -193,16 +199,18 @@ class Learner:
                 counts = {"train/num_learned_tokens": len(scores.weight), "train/num_tokens": batch.num_tokens}
                 for name, value in (output.metric_sums | {"train/loss": output.loss.detach()} | counts).items():
                     sums[name] += float(value)
+        if term.scores is not None:
+            for part in self.world.gather(own):
+                term.scores.update(part)
         sums = self.world.sums(sums)
         num_learned = sums["train/num_learned_tokens"]
         metrics = {name: value if name.startswith("train/") else value / num_learned for name, value in sums.items()}
         return metrics | {"train/num_samples": len(term.samples)}
 
 
-def _rows_of(batch: MicroBatch, scores: TokenScores, index: dict[int, int]) -> dict[int, list[np.ndarray]]:
-    """By index of the sample: [learned] log-probabilities and, with a value head, values."""
+def _rows_of(batch: MicroBatch, index: dict[int, int], *columns: torch.Tensor) -> dict[int, list[np.ndarray]]:
+    """By index of the sample: [learned] values of each column."""
     ends = np.cumsum([sample.num_learned for sample in batch.samples])[:-1]
-    columns = [scores.log_prob] + ([] if scores.value is None else [scores.value])
     parts = [np.split(column.cpu().numpy(), ends) for column in columns]
     return {index[id(sample)]: list(values) for sample, *values in zip(batch.samples, *parts, strict=True)}
 

@@ -15,6 +15,7 @@ from repairgym.config.algorithms import DrGrpoLossConfig, NoKlConfig, PpoLossCon
 from repairgym.config.learning import AlgorithmConfig
 from repairgym.errors import ConfigError
 from repairgym.learning.denominators import cut_to_budget, weigh
+from repairgym.learning.learned_tokens import LearnedTokens, learned_tokens
 from repairgym.learning.learner import Learner, LossTerm
 from repairgym.learning.losses import policy_loss, sft_loss
 from repairgym.learning.preparation import prepare
@@ -49,6 +50,8 @@ class PolicyTrainer:
         )
         self._reference = None if reference is None else self.learner.scorer_of(reference)
         self._loss = policy_loss(config.loss, config.kl)
+        self.learned: list[LearnedTokens] = []
+        """Tokens that the newest update learned, by sample, in its first pass over them."""
 
     def update(
         self, samples: Sequence[Sample], demonstrations: Sequence[Sample] = (), demonstration_coefficient: float = 1.0
@@ -62,13 +65,17 @@ class PolicyTrainer:
         used = [s for s in samples if s.has_advantage or (learns_without_advantage and s.num_learned)]
         used, prepared_metrics = prepare(used, self.learner, self.config, self._reference)
         steps: list[dict[str, float]] = []
-        for _ in range(self.config.num_epochs):
+        self.learned = []
+        for epoch in range(self.config.num_epochs):
             generator = np.random.default_rng([self.config.seed, self.learner.optimizer.num_done])
             # Demonstrations matter most where every group failed and nothing else can be learned.
             batches = minibatches(used, self.config.batch_size, generator) or ([[]] if demonstrations else [])
             for index, batch in enumerate(batches):
                 imitated = demonstrations[index :: len(batches)]
-                steps.append(self.learner.step_terms(self._terms(batch, imitated, demonstration_coefficient)))
+                terms = self._terms(batch, imitated, demonstration_coefficient)
+                steps.append(self.learner.step_terms(terms))
+                if not epoch:
+                    self.learned += learned_tokens(terms[0], len(steps) - 1)
         metrics = combine_metrics([step for step in steps if step])
         return metrics | prepared_metrics if metrics else {}
 
@@ -80,7 +87,7 @@ class PolicyTrainer:
             max_action_tokens = loss.max_action_tokens if isinstance(loss, DrGrpoLossConfig) else None
             weighed, normalizer = weigh(batch, loss.denominator, max_action_tokens)
         corrected = [s if s.correction is None else replace(s, weight=s.weight * s.correction) for s in weighed]
-        terms = [LossTerm(corrected, self._loss, normalizer)]
+        terms = [LossTerm(corrected, self._loss, normalizer, scores={})]
         num_imitated = sum(float(sample.weight.sum()) for sample in imitated)
         if num_imitated and coefficient > 0:
             terms.append(LossTerm(imitated, sft_loss, num_imitated / coefficient, DEMONSTRATION_PREFIX))

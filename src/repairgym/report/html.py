@@ -39,6 +39,7 @@ from repairgym.report.data_files import export, write_text
 from repairgym.report.run_folder import DATABASE_FILE, read_config
 from repairgym.report.safe_text import block, inline, plain, visible
 from repairgym.report.svg import STATIC_FOLDER
+from repairgym.report.syntax import code_line
 from repairgym.report.tokens import LEVEL_LABELS
 from repairgym.rollout.names import eval_phase
 from repairgym.rollout.store import RunStore
@@ -235,6 +236,7 @@ def environment(*packages: str) -> Environment:
         formats,
         block=block,
         plain=plain,
+        code_line=code_line,
         phase=phase_label,
         stage=stage_label,
         test_set=label_of_test_set,

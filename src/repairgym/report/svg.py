@@ -171,8 +171,9 @@ class Plot:
     def render(self, description: str) -> Markup:
         """Return the SVG element; ``description`` is its text alternative."""
         body = Markup("").join(self._parts)
-        return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
-            f"{self.width:g}", f"{self.height:g}", escape(description), body
+        role = "group" if "<a " in body else "img"  # a picture cannot hold links
+        return Markup('<svg viewBox="0 0 {} {}" role="{}" aria-label="{}">{}</svg>').format(
+            f"{self.width:g}", f"{self.height:g}", role, escape(description), body
         )
 
 

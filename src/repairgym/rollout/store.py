@@ -30,6 +30,7 @@ from repairgym.rollout.rows import (
     unpack_document,
     unpack_ledger,
 )
+from repairgym.rollout.signals import SIGNALS_TABLE, TokenSignals, pack_signals
 from repairgym.rollout.usage import TreeUsage
 
 _ROW_COLUMNS = ", ".join(TrajectoryRow.model_fields)
@@ -172,6 +173,17 @@ class RunStore(StoreConnection):
         query = f"SELECT {column} FROM documents JOIN trajectories USING (number) WHERE id = ?"
         return bytes(self._fetch(query, (trajectory_id,))[0][0])
 
+    def add_signals(self, signals: Mapping[str, TokenSignals]) -> None:
+        """Store what an update learned of the tokens of trajectories, by id; a resumed update overwrites its own."""
+        rows = [(pack_signals(value), name) for name, value in signals.items()]
+        if not rows:
+            return
+        with self._transaction() as connection:
+            connection.execute(SIGNALS_TABLE)
+            connection.executemany(
+                "INSERT OR REPLACE INTO signals SELECT number, ? FROM trajectories WHERE id = ?", rows
+            )
+
     # --- groups ----------------------------------------------------------------------------------------------------
 
     def set_group_status(self, group_id: str, *, phase: str, step: int, task_id: str, status: str) -> None:
@@ -294,6 +306,16 @@ class RunStore(StoreConnection):
     def metric_names(self, phase: str) -> list[str]:
         """Names of the metrics of a phase, sorted."""
         return [row[0] for row in self._fetch("SELECT DISTINCT name FROM metrics WHERE phase = ? ORDER BY 1", (phase,))]
+
+    def newest_metrics(self) -> list[tuple[str, str, float]]:
+        """(phase, metric, value at its newest step), by phase and name."""
+        query = "SELECT phase, name, value, max(step) FROM metrics GROUP BY phase, name"
+        return [(phase, name, math.nan if value is None else value) for phase, name, value, _ in self._fetch(query, ())]
+
+    def phase_totals(self) -> list[tuple[str, int, int, int]]:
+        """(phase, trajectories, valid ones, passed ones), by phase."""
+        query = "SELECT phase, count(*), count(reward), sum(verdict = 'passed') FROM trajectories GROUP BY phase"
+        return [tuple(row) for row in self._fetch(query, ())]
 
     def metric_phases(self) -> list[str]:
         """Phases that have metrics, in the order of their first number."""

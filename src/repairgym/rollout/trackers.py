@@ -1,28 +1,103 @@
-"""Other places that get a run's metrics: a JSON lines file, TensorBoard, Weights & Biases.
+"""Other places that get a run's metrics: a JSON lines file, TensorBoard, Weights & Biases, trackio, MLflow.
 
-Reads what `RunStore.add_metrics` stored; makes files or calls a service. Invariants: the run store stays the record, a
-tracker is a copy of it; metrics reach a tracker after they are stored; a resumed step is sent again, and the last value
-counts. A new tracker is a context manager that yields a `Listener`, a line in `TRACKERS` and a name in
-`config.watch.TrackerName`.
+Reads what `RunStore.add_metrics` stored, the settings and the calls of the run folder; makes files or calls a service.
+Invariants: the run store stays the record, a tracker is a copy of it; metrics reach a tracker after they are stored; a
+resumed step is sent again, and the last value counts; the id of a run at its trackers is drawn once and kept in its
+folder, so that equal names of folders never meet. A new tracker is a context manager that yields a `Listener`, a line
+in `TRACKERS` and a name in `config.watch.TrackerName`.
 """
 
 import json
 import math
+import os
+import secrets
+import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from repairgym.config.loading import flatten
 from repairgym.config.rollout import WatchConfig
 from repairgym.errors import ConfigError, disk_full_as_repairgym_error, install_hint
+from repairgym.rollout.calls import read_calls
 from repairgym.rollout.connection import Listener
+from repairgym.rollout.names import CONFIGS_FOLDER
 from repairgym.rollout.store import RunStore
+
+ID_FILE = "tracker-id"
+_MAX_PARAMETER_CHARS = 500
+_MAX_PARAMETERS = 100
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """Facts about a run that trackers get with its metrics."""
+
+    folder: Path
+    name: str
+    id: str
+    """Of this run folder alone."""
+    project: str
+    tags: tuple[str, ...]
+    config: Mapping[str, str | float]
+    """Settings of all calls by dotted key, and what they ran with."""
+    summary: Callable[[], dict[str, float]]
+    """Results as the store has them when it is called."""
+
+
+def tracked_run(store: RunStore, config: WatchConfig) -> TrackedRun:
+    """Return the run of ``store``; its id is drawn at the first call and kept in the run folder."""
+    folder = store.path.parent.resolve()
+    path = folder / ID_FILE
+    if not path.is_file():
+        path.write_text(f"{folder.name}-{secrets.token_hex(6)}\n", encoding="utf-8")
+    return TrackedRun(
+        folder=folder,
+        name=folder.name,
+        id=path.read_text(encoding="utf-8").strip(),
+        project=config.project,
+        tags=("repairgym", *config.tags),
+        config=_settings(folder),
+        summary=lambda: summary_of(store),
+    )
+
+
+def _settings(folder: Path) -> dict[str, str | float]:
+    settings: dict[str, str | float] = {}
+    for file in (folder / "config.toml", *sorted((folder / CONFIGS_FOLDER).glob("*.toml"))):
+        if file.is_file():
+            prefix = "" if file.parent == folder else f"{file.stem}."
+            values = flatten(tomllib.loads(file.read_text(encoding="utf-8")))
+            settings |= {f"{prefix}{name}": _number_or_text(value) for name, value in values}
+    for call in read_calls(folder)[-1:]:
+        settings |= {"call.command": call.command, "call.version": call.version, "call.commit": call.commit}
+    return settings
+
+
+def _number_or_text(text: str) -> str | float:
+    try:
+        return int(text) if text.lstrip("-").isdigit() else float(text)
+    except ValueError:
+        return text
+
+
+def summary_of(store: RunStore) -> dict[str, float]:
+    """Return episodes and pass rate of each phase, over the valid ones, and the newest value of each metric."""
+    summary = {}
+    for phase, num, num_valid, num_passed in store.phase_totals():
+        summary[f"{phase}/num_trajectories"] = float(num)
+        if num_valid:
+            summary[f"{phase}/pass_rate"] = num_passed / num_valid
+    return summary | {f"{phase}/{name}": value for phase, name, value in store.newest_metrics() if math.isfinite(value)}
 
 
 @contextmanager
-def jsonl_tracker(folder: Path, config: WatchConfig) -> Iterator[Listener]:
+def jsonl_tracker(run: TrackedRun) -> Iterator[Listener]:
     """``metrics.jsonl`` in the run folder: one object per step: ``phase``, ``step``, metrics (null: not finite)."""
-    path = folder / "metrics.jsonl"
+    path = run.folder / "metrics.jsonl"
 
     def log(phase: str, step: int, values: Mapping[str, float]) -> None:
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
@@ -34,9 +109,11 @@ def jsonl_tracker(folder: Path, config: WatchConfig) -> Iterator[Listener]:
 
 
 @contextmanager
-def tensorboard_tracker(folder: Path, config: WatchConfig) -> Iterator[Listener]:
-    """Event files in ``tensorboard/`` of the run folder; scalars are named ``phase/metric``."""
-    writer = _import("tensorboardX", "tensorboard").SummaryWriter(str(folder / "tensorboard"))
+def tensorboard_tracker(run: TrackedRun) -> Iterator[Listener]:
+    """Event files in ``tensorboard/`` of the run folder: scalars ``phase/metric``; config, tags, summary as texts."""
+    writer = _import("tensorboardX", "tensorboard").SummaryWriter(str(run.folder / "tensorboard"))
+    writer.add_text("config", _table(run.config))
+    writer.add_text("tags", ", ".join((run.id, *run.tags)))
 
     def log(phase: str, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
@@ -45,29 +122,89 @@ def tensorboard_tracker(folder: Path, config: WatchConfig) -> Iterator[Listener]
     try:
         yield log
     finally:
+        writer.add_text("summary", _table(run.summary()))
         writer.close()
 
 
+def _table(values: Mapping[str, object]) -> str:
+    return "\n".join(["| name | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in values.items())])
+
+
 @contextmanager
-def wandb_tracker(folder: Path, config: WatchConfig) -> Iterator[Listener]:
+def wandb_tracker(run: TrackedRun) -> Iterator[Listener]:
     """A run of Weights & Biases with the folder's name, which a resumed run continues; each phase has its own steps."""
-    name = folder.resolve().name
     wandb = _import("wandb", "wandb")
-    run = wandb.init(project=config.project, name=name, id=name, resume="allow", dir=str(folder))
+    options = {"config": dict(run.config), "tags": list(run.tags), "dir": str(run.folder)}
+    remote = wandb.init(project=run.project, name=run.name, id=run.id, resume="allow", **options)
 
     def log(phase: str, step: int, values: Mapping[str, float]) -> None:
-        run.log({f"{phase}/step": step, **{f"{phase}/{name}": value for name, value in values.items()}})
+        remote.log(_with_step(phase, step, values))
 
     try:
         yield log
     finally:
-        run.finish()
+        remote.summary.update(run.summary())
+        remote.finish()
 
 
-TRACKERS: Mapping[str, Callable[[Path, WatchConfig], AbstractContextManager[Listener]]] = {
+def _with_step(phase: str, step: int, values: Mapping[str, float]) -> dict[str, float]:
+    return {f"{phase}/step": step, **{f"{phase}/{name}": value for name, value in values.items()}}
+
+
+@contextmanager
+def trackio_tracker(run: TrackedRun) -> Iterator[Listener]:
+    """A run of trackio, named with the run's id; tags are part of its config, the summary is its last entry."""
+    trackio = _import("trackio", "trackio")
+    config = {**run.config, "tags": ", ".join(run.tags), "run": run.name}
+    remote = trackio.init(project=run.project, name=run.id, config=config, resume="allow")
+
+    def log(phase: str, step: int, values: Mapping[str, float]) -> None:
+        remote.log(_with_step(phase, step, values))
+
+    try:
+        yield log
+    finally:
+        remote.log({f"summary/{name}": value for name, value in run.summary().items()})
+        remote.finish()
+
+
+@contextmanager
+def mlflow_tracker(run: TrackedRun) -> Iterator[Listener]:
+    """A run of MLflow at ``MLFLOW_TRACKING_URI``, else in ``mlflow.db`` of the run folder; ``phase/metric`` by step."""
+    mlflow = _import("mlflow", "mlflow")
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.folder / 'mlflow.db'}"
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    known = client.get_experiment_by_name(run.project)
+    experiment = known.experiment_id if known else client.create_experiment(run.project)
+    runs = client.search_runs([experiment], f"tags.`repairgym.id` = '{run.id}'", max_results=1)
+    tags = {"repairgym.id": run.id, **{f"repairgym.tag.{tag}": "true" for tag in run.tags}}
+    remote = runs[0] if runs else client.create_run(experiment, run_name=run.name, tags=tags)
+    key = remote.info.run_id
+    entities = mlflow.entities
+    # A parameter cannot change once it is there; a resumed run may have other free settings.
+    new = [(name, str(value)[:_MAX_PARAMETER_CHARS]) for name, value in run.config.items()]
+    new = [(name, value) for name, value in new if name not in remote.data.params]
+    for start in range(0, len(new), _MAX_PARAMETERS):
+        client.log_batch(key, params=[entities.Param(*item) for item in new[start : start + _MAX_PARAMETERS]])
+
+    def log(phase: str, step: int, values: Mapping[str, float]) -> None:
+        now_ms = int(time.time() * 1000)
+        metrics = [entities.Metric(f"{phase}/{name}", value, now_ms, step) for name, value in values.items()]
+        client.log_batch(key, metrics=metrics)
+
+    try:
+        yield log
+    finally:
+        log("summary", 0, run.summary())
+        client.set_terminated(key)
+
+
+TRACKERS: Mapping[str, Callable[[TrackedRun], AbstractContextManager[Listener]]] = {
     "jsonl": jsonl_tracker,
     "tensorboard": tensorboard_tracker,
     "wandb": wandb_tracker,
+    "trackio": trackio_tracker,
+    "mlflow": mlflow_tracker,
 }
 
 
@@ -76,7 +213,7 @@ def tracking(store: RunStore, config: WatchConfig) -> Iterator[None]:
     """Within, the trackers get every metric that ``store`` gets; `ConfigError` if a package is not installed."""
     with ExitStack() as stack:
         for name in config.trackers:
-            log = stack.enter_context(TRACKERS[name](store.path.parent, config))
+            log = stack.enter_context(TRACKERS[name](tracked_run(store, config)))
             stack.enter_context(store.listening(log))
         yield
 

@@ -35,6 +35,10 @@ class TreeUsage:
         """Seconds since it was made."""
         return max(0.0, _cpu_s() - self._start_cpu_s)
 
+    def memory_bytes(self) -> int:
+        """Memory in use now."""
+        return sum(memory_bytes(process.pid) for process in _process_tree())
+
     def sample(self) -> None:
         """Look once more."""
         _SAMPLER.sample()

@@ -35,6 +35,7 @@ from repairgym.training.rollout_batch import (
     weight_lag,
 )
 from repairgym.training.run import Run
+from repairgym.training.token_signals import signals_of
 from repairgym.training.updates import UpdateWork
 from repairgym.training.weight_sync import open_sampler
 
@@ -120,6 +121,7 @@ class RLLoop:
         metrics |= credit_metrics(batch.groups, batch.advantages)
         metrics |= {"time/rollout_s": batch.rollout_s, "time/update_s": time.monotonic() - started}
         self._run.store.add_metrics(self.phase, batch.step, metrics)
+        self._run.store.add_signals(signals_of(batch.trajectories, self._updates.learned))
         check_alarms(self._run.store, self.phase, self._alarms, self._run.progress)
         self._updates.commit()
         self._publish()

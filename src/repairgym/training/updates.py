@@ -20,6 +20,7 @@ from repairgym.inference.loading import load_tokenizer
 from repairgym.inference.vllm.weights import Probe
 from repairgym.learning.checkpoints import MODEL_FOLDER, STATE_FILE, load_training_state, save_training_state
 from repairgym.learning.export import save_model
+from repairgym.learning.learned_tokens import LearnedTokens
 from repairgym.learning.learner import release_memory
 from repairgym.learning.rl import PolicyTrainer
 from repairgym.learning.samples import Sample, text_sample
@@ -77,6 +78,11 @@ class Updates:
     def lead(self, samples: Sequence[Sample], imitated: Sequence[Sample], coefficient: float) -> dict[str, float]:
         """One iteration's update by all processes, not saved yet; returns its metrics (`PolicyTrainer.update`)."""
         return self._update(self._world.broadcast((list(samples), list(imitated), coefficient)))
+
+    @property
+    def learned(self) -> list[LearnedTokens]:
+        """Tokens that the newest update learned."""
+        return self._trainer.learned
 
     def commit(self) -> None:
         """Publish the update, and save it where it is time to; the next iteration begins."""

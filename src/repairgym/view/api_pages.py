@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, Response
 
 from repairgym.errors import InputError
 from repairgym.records import Trajectory
+from repairgym.rollout.reviews import read_reviews
 from repairgym.rollout.rows import join_trajectory
 from repairgym.view.curves import CurvePoint
 from repairgym.view.folders import ViewedRun
@@ -39,7 +40,12 @@ ENDPOINTS = (
     ("r/RUN/trajectories.json", "those of the list; after", "A page of rows; next is the value of after, or null."),
     ("r/RUN/groups.json", "phase, step, status, after_step, after", "A page of groups with their members."),
     ("r/RUN/t/NUMBER.json", "", "A trajectory: row, turns, verdict with tests and findings, patch, parent."),
-    ("r/RUN/t/NUMBER/tokens.json", "", "Its tokens: id, log-probability, mask, policy version."),
+    (
+        "r/RUN/t/NUMBER/tokens.json",
+        "",
+        "Its tokens: id, log-probability, mask, policy version; what an update learned.",
+    ),
+    ("r/RUN/reviews.json", "", "Notes, tags and the review queue."),
     ("r/RUN/t/NUMBER/FORMAT.json", "", "The trajectory as ATIF (atif) or as messages (chat)."),
 )
 """(address below /api/, its query, its answer)."""
@@ -113,6 +119,13 @@ class ApiPages:
             place = {"after_step": more[0], "after": more[1]} if more else None
             return _json({"groups": rows, "next": place})
 
+    def reviews(self, request: Request) -> Response:
+        """Notes, tags and the review queue."""
+        with self._site.opened(request) as run:
+            reviews = read_reviews(run.viewed.folder)
+            entries = run.reader.of_ids(list(reviews))
+            return _json({"reviews": [{"number": e.number, **reviews[e.row.id].model_dump()} for e in entries]})
+
     def trajectory(self, request: Request) -> Response:
         """One trajectory."""
         with self._site.opened(request) as run:
@@ -133,9 +146,12 @@ class ApiPages:
     def tokens(self, request: Request) -> Response:
         """The tokens of a trajectory."""
         with self._site.opened(request) as run:
-            ledger = run.reader.ledger(run.reader.entry(request.path_params["number"]))
+            entry = run.reader.entry(request.path_params["number"])
+            ledger, signals = run.reader.ledger(entry), run.reader.signals(entry)
             arrays = {name: getattr(ledger, name) for name in ("token_id", "log_prob", "is_action", "policy_version")}
-            return _json({name: array.tolist() for name, array in arrays.items()})
+            learned = signals and {**dataclasses.asdict(signals), "ratio": signals.ratio}
+            content = {name: array.tolist() for name, array in arrays.items()}
+            return _json(content | {"learned": learned and {name: a.tolist() for name, a in learned.items()}})
 
     def exchanged(self, request: Request) -> Response:
         """A trajectory in a format of another system."""

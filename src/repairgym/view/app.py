@@ -1,14 +1,14 @@
 """The web application and its server: routes, error pages, the socket.
 
-Reads requests; makes responses. Guarantees: every page answers to GET only and changes nothing; an error is a page that
-says what to do; one unreadable run hides no other; a server that other machines can reach asks for a token; a port in
-use is an error before an address is printed.
+Reads requests; makes responses. Guarantees: a page changes nothing; the forms of reviews are all that is written; an
+error is a page that says what to do; one unreadable run hides no other; a server that other machines can reach asks for
+a token; a port in use is an error before an address is printed.
 """
 
 import secrets
 import socket
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -29,11 +29,14 @@ from repairgym.view.api_pages import ApiPages, Formats
 from repairgym.view.folders import RunFolders
 from repairgym.view.guard import Guard, is_loopback
 from repairgym.view.metric_pages import MetricPages
+from repairgym.view.review_pages import ReviewPages
 from repairgym.view.run_pages import RunPages
 from repairgym.view.site import PAGE_SIZE, STATIC_FOLDER, Site
+from repairgym.view.token_pages import TokenPages
 from repairgym.view.trajectory_pages import TrajectoryPages
 
 Handler = Callable[[Request], Response]
+FormHandler = Callable[[Request], Awaitable[Response]]
 
 
 def create_app(
@@ -61,6 +64,7 @@ def create_app(
     return Starlette(
         routes=[
             *(Route(path, handler, methods=["GET"]) for path, handler in _handlers(site, formats).items()),
+            *(Route(path, handler, methods=["POST"]) for path, handler in _forms(site).items()),
             *(Mount(path, StaticFiles(directory=folder)) for path, folder in folders.items()),
         ],
         middleware=[guard],
@@ -71,7 +75,7 @@ def create_app(
 def _handlers(site: Site, formats: Formats) -> dict[str, Handler]:
     """Return path -> handler of every page and of the JSON API."""
     runs, trajectories, metrics = RunPages(site), TrajectoryPages(site), MetricPages(site)
-    api = ApiPages(site, formats)
+    api, reviews, tokens = ApiPages(site, formats), ReviewPages(site), TokenPages(site)
     return {
         "/": runs.index,
         "/pulse": runs.pulse,
@@ -82,6 +86,7 @@ def _handlers(site: Site, formats: Formats) -> dict[str, Handler]:
         "/api/r/{run}/metrics.json": api.metrics,
         "/api/r/{run}/trajectories.json": api.trajectories,
         "/api/r/{run}/groups.json": api.groups,
+        "/api/r/{run}/reviews.json": api.reviews,
         "/api/r/{run}/t/{number:int}.json": api.trajectory,
         "/api/r/{run}/t/{number:int}/tokens.json": api.tokens,
         "/api/r/{run}/t/{number:int}/{form}.json": api.exchanged,
@@ -95,12 +100,19 @@ def _handlers(site: Site, formats: Formats) -> dict[str, Handler]:
         "/r/{run}/groups": runs.groups,
         "/r/{run}/group": trajectories.group,
         "/r/{run}/trajectories": runs.trajectories,
+        "/r/{run}/reviews": reviews.reviews,
         "/r/{run}/task": trajectories.task,
         "/r/{run}/report": trajectories.report,
         "/r/{run}/t/{number:int}": trajectories.trajectory,
-        "/r/{run}/t/{number:int}/tokens": trajectories.tokens,
+        "/r/{run}/t/{number:int}/tokens": tokens.tokens,
         "/r/{run}/t/{number:int}/{part}.txt": trajectories.raw,
     }
+
+
+def _forms(site: Site) -> dict[str, FormHandler]:
+    """Return path -> handler of the forms; `Guard` lets no other page send them."""
+    reviews = ReviewPages(site)
+    return {"/r/{run}/t/{number:int}/review": reviews.save, "/r/{run}/queue": reviews.queue}
 
 
 _TITLES = {400: "Invalid address", 404: "Not found", 500: "This run cannot be read"}

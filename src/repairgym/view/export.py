@@ -42,6 +42,7 @@ _KEPT_QUERY = {
     "metrics.json": ("phase",),
     "task": ("id",),
     "tokens": ("from",),
+    "reviews": ("tag",),
 }
 """Page -> the keys of its address that make another file; an address with others is no part of an export."""
 _LINK = re.compile(r' (href|src)="(/[^"]*)"')

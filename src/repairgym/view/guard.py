@@ -2,7 +2,7 @@
 
 Reads requests; makes rejections and headers. Guarantees: every answer forbids scripts, styles and pictures of other
 origins, framing and sniffing; an unknown host name is rejected (DNS rebinding); with a token, a request without it gets
-nothing.
+nothing; a form is taken only from a page of this server (cross-site request forgery).
 """
 
 import hashlib
@@ -25,7 +25,7 @@ REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-a
 """Of ``report.html``, which has an inline style and no script."""
 _HEADERS = {
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
@@ -91,8 +91,10 @@ class Guard:
             return PlainTextResponse(
                 "this host name is not served here; use the address that `repairgym view` printed", 421
             )
-        if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("this server is read-only; it takes GET and HEAD", 405, {"allow": "GET, HEAD"})
+        if scope["method"] not in ("GET", "HEAD", "POST"):
+            return PlainTextResponse("this server takes GET, HEAD and its own forms", 405, {"allow": "GET, HEAD, POST"})
+        if scope["method"] == "POST" and not _is_own_form(headers):
+            return PlainTextResponse("a form is taken from a page of this server only", 403)
         return self._ask_for_token(scope, headers) if self._token else None
 
     def _ask_for_token(self, scope: Scope, headers: Headers) -> Response | None:
@@ -114,6 +116,14 @@ class Guard:
         if _equal(cookies.get(COOKIE, ""), _digest(self._token)):
             return True
         return _equal(headers.get("authorization", ""), f"Bearer {self._token}")
+
+
+def _is_own_form(headers: Headers) -> bool:
+    """Return True for a form of a page of this origin; browsers add both headers, and no page can change them."""
+    _, mark, origin = headers.get("origin", "").partition("://")
+    is_form = headers.get("content-type", "").partition(";")[0].strip() == "application/x-www-form-urlencoded"
+    is_own = bool(mark) and origin.lower() == headers.get("host", "").lower()
+    return is_form and is_own and headers.get("sec-fetch-site", "same-origin") == "same-origin"
 
 
 def _name_of(host: str) -> str:

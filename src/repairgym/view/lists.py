@@ -10,7 +10,7 @@ import json
 import re
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
@@ -27,6 +27,7 @@ TOO_LARGE = 1 << 62
 """Just below the largest number of SQLite."""
 COUNTED = ("phase", "step", "verdict", "split", "policy_id", "stop_reason")
 """Filters whose matches `RunCounts` knows without a query."""
+_SECONDS = "(SELECT total(value) FROM json_each(durations_s))"
 _CONDITIONS = {name: f"{name} = ?" for name in (*COUNTED, "group_id", "task_id")} | {
     "min_step": "step >= ?",
     "max_step": "step <= ?",
@@ -34,6 +35,8 @@ _CONDITIONS = {name: f"{name} = ?" for name in (*COUNTED, "group_id", "task_id")
     "max_turns": "num_turns <= ?",
     "min_tokens": "num_tokens >= ?",
     "max_tokens": "num_tokens <= ?",
+    "min_seconds": f"{_SECONDS} >= ?",
+    "max_seconds": f"{_SECONDS} <= ?",
 }
 _SEARCHED = ("id", "task_id", "reason")
 
@@ -55,6 +58,9 @@ class TrajectoryFilter(Record):
     max_turns: int | None = Field(None, ge=0, lt=TOO_LARGE)
     min_tokens: int | None = Field(None, ge=0, lt=TOO_LARGE)
     max_tokens: int | None = Field(None, ge=0, lt=TOO_LARGE)
+    min_seconds: int | None = Field(None, ge=0, lt=TOO_LARGE)
+    """Of all stages of the episode together, waits included."""
+    max_seconds: int | None = Field(None, ge=0, lt=TOO_LARGE)
     q: str = ""
     """Part of the id, the task or the reason of the verdict; ASCII case is ignored."""
     text: str = ""
@@ -254,6 +260,12 @@ class TrajectoryLists(RunStore):
         """Return up to ``limit`` trajectories of a task, oldest first."""
         query = f"{SELECT} WHERE number IN (SELECT number FROM trajectories WHERE task_id = ?) ORDER BY number LIMIT ?"
         return [to_entry(row) for row in self._fetch(query, (task_id, limit))]
+
+    def of_ids(self, ids: Sequence[str]) -> list[Entry]:
+        """Return the trajectories with these ids that lists show, in the order of their numbers."""
+        condition = "id IN (SELECT value FROM json_each(?))" + (f" AND {CHOSEN}" if self.chosen is not None else "")
+        values = [json.dumps(ids), *([json.dumps(sorted(self.chosen))] if self.chosen is not None else [])]
+        return [to_entry(row) for row in self._fetch(f"{SELECT} WHERE {condition} ORDER BY number", values)]
 
 
 def to_entry(values: tuple[Any, ...]) -> Entry:

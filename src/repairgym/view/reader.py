@@ -23,6 +23,7 @@ from repairgym.ledger import TokenLedger
 from repairgym.records import VerdictKind
 from repairgym.rollout.connection import check_schema, has_parents
 from repairgym.rollout.rows import Document, GroupRow, unpack_document, unpack_ledger
+from repairgym.rollout.signals import TokenSignals, has_signals, unpack_signals
 from repairgym.view.curves import MetricCurves
 from repairgym.view.lists import CHOSEN, COUNTED, SELECT, TOO_LARGE, Entry, TrajectoryFilter, TrajectoryLists, to_entry
 
@@ -126,6 +127,14 @@ class RunReader(MetricCurves, TrajectoryLists):
         """Return the tokens of a trajectory."""
         with _readable(f"the tokens of trajectory {entry.number}"):
             return unpack_ledger(self._blob(entry.row.id, "ledger"))
+
+    def signals(self, entry: Entry) -> TokenSignals | None:
+        """Return what an update learned of the tokens of a trajectory; None: nothing, or it was not kept."""
+        if not has_signals(self._connection):
+            return None
+        rows = self._fetch("SELECT signals FROM signals WHERE number = ?", (entry.number,))
+        with _readable(f"what was learned of trajectory {entry.number}"):
+            return unpack_signals(rows[0][0]) if rows else None
 
     def parent(self, entry: Entry) -> Relative | None:
         """Return what a trajectory begins with; None: it is no branch."""

@@ -1,4 +1,4 @@
-"""Pages about single trajectories: reading, tokens, their task, and trajectories side by side.
+"""Pages about single trajectories: reading, their task, and trajectories side by side.
 
 Reads run stores and task files; makes HTML, and raw text of agents under a policy that forbids everything. Guarantees
 of a comparison: equal patches have the same letter; the turn is marked where the actions of a column first differ from
@@ -23,7 +23,7 @@ from repairgym.records import Task
 from repairgym.report.html import REPORT_FILE
 from repairgym.report.reading import MAX_TURNS, Diff, read, read_diff, split_thought
 from repairgym.report.safe_text import block
-from repairgym.report.tokens import WINDOW_TOKENS, read_pieces, summarize_tokens
+from repairgym.rollout.reviews import STATUSES, read_reviews
 from repairgym.rollout.rows import Document
 from repairgym.view.folders import RunFolders, ViewedRun
 from repairgym.view.guard import RAW_POLICY, REPORT_POLICY
@@ -31,6 +31,7 @@ from repairgym.view.lists import Entry, TrajectoryFilter
 from repairgym.view.replay import grow
 from repairgym.view.run_pages import filter_of
 from repairgym.view.site import Site, number_in
+from repairgym.view.trees import tree_of, trees_of
 from repairgym.view.waterfall import waterfall
 
 _MAX_OF_TASK = 500
@@ -57,10 +58,10 @@ class TrajectoryPages:
             before, after = reader.neighbors(wanted, entry)
             known = run.counts.matching(wanted) if reader.chosen is None else None
             group = reader.group(entry.row.phase, entry.row.step, entry.row.group_id)
-            document, problem = _or_problem(lambda: reader.document(entry))
+            document, problem = or_problem(lambda: reader.document(entry))
             task, task_problem = find_task(viewed, entry.row.task_id)
             growth = grow(task, document) if task and document else ""
-            ledger, _ = _or_problem(lambda: reader.ledger(entry))  # the tokens page shows the problem
+            ledger, _ = or_problem(lambda: reader.ledger(entry))  # the tokens page shows the problem
             growths, growth_problem = ((), growth) if isinstance(growth, str) else (growth, "")
             reading = document and read(
                 document, task, ledger, viewed.tokenizer, growths=growths, first_turn=first_turn
@@ -80,36 +81,14 @@ class TrajectoryPages:
                 group=group,
                 members=reader.members(group),
                 parent=reader.parent(entry),
-                branches=reader.branches(entry),
+                tree=tree_of(reader, entry),
+                review=read_reviews(viewed.folder).get(entry.row.id),
+                statuses=STATUSES,
                 before=before,
                 after=after,
                 place=reader.place(wanted, entry, known.num if known else None),
                 timeline=waterfall(document.turns, entry.row.durations_s) if document else "",
                 max_turns=MAX_TURNS,
-            )
-
-    def tokens(self, request: Request) -> HTMLResponse:
-        """The tokens of a trajectory, a window at a time."""
-        with self._site.opened(request) as run:
-            entry = run.reader.entry(request.path_params["number"])
-            ledger, tokenizer = run.reader.ledger(entry), run.viewed.tokenizer
-            start = max(0, min(number_in(request, "from") or 0, max(0, len(ledger) - 1)))
-            document, _ = _or_problem(lambda: run.reader.document(entry))
-            spans = [turn.action_span for turn in document.turns] if document else []
-            facts = summarize_tokens(ledger)
-            return run.page(
-                "tokens.html.j2",
-                f"Tokens of {entry.row.task_id}",
-                is_live=False,
-                entry=entry,
-                facts=facts,
-                unlikely=[read_pieces(ledger, tokenizer, place, 1)[0] for place in facts.unlikely],
-                pieces=read_pieces(ledger, tokenizer, start),
-                turn_starts={span[0]: number for number, span in enumerate(spans, 1)},
-                start=start,
-                end=min(len(ledger), start + WINDOW_TOKENS),
-                size=WINDOW_TOKENS,
-                has_tokenizer=tokenizer is not None,
             )
 
     def raw(self, request: Request) -> Response:
@@ -145,6 +124,7 @@ class TrajectoryPages:
                 members=members,
                 task=task,
                 task_problem=problem,
+                trees=trees_of(run.reader, [member.number for member in members[:_MAX_COLUMNS]]),
                 comparison=compare(self._site.folders, names[:_MAX_COLUMNS]) if len(names) > 1 else None,
             )
 
@@ -189,11 +169,11 @@ class TrajectoryPages:
 
 def find_task(viewed: ViewedRun, task_id: str) -> tuple[Task | None, str]:
     """Return the task, or None and the reason."""
-    task, problem = _or_problem(lambda: viewed.tasks.get(task_id))
+    task, problem = or_problem(lambda: viewed.tasks.get(task_id))
     return task, problem or ("" if task else "The run folder does not hold this task.")
 
 
-def _or_problem(read_part: Callable[[], T]) -> tuple[T | None, str]:
+def or_problem(read_part: Callable[[], T]) -> tuple[T | None, str]:
     """Return a part of a trajectory, or None and the reason why it cannot be read."""
     try:
         return read_part(), ""

@@ -69,13 +69,14 @@ const KEYS = {
   t: () => follow("[data-tokens]"),
   g: () => follow("[data-group]"),
   s: () => shade(!document.body.classList.contains("shaded")),
+  r: () => document.getElementById("note")?.focus(),
   "/": () => { const box = document.getElementById("search"); box?.focus(); box?.select(); },
   "?": () => document.getElementById("help").showModal(),
 };
 
 document.addEventListener("keydown", (event) => {
   const target = event.target;
-  if (event.key === "Escape" && target.matches("input, select")) { target.blur(); return; }
+  if (event.key === "Escape" && target.matches("input, select, textarea")) { target.blur(); return; }
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (target.matches("input:not([type=checkbox]), select, textarea")) return;
   if (event.key === "Enter" && target.matches("a, button, summary, input")) return;

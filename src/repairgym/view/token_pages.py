@@ -1,0 +1,179 @@
+"""The page of the tokens of a trajectory: a window of them, shaded by likelihood or by what an update learned.
+
+Reads a token ledger, the tokenizer and the stored signals; makes HTML. Guarantees: every shade has its number in the
+title of the token; a value that the run does not hold is absent, and the page gives the reason.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from repairgym.ledger import TokenLedger
+from repairgym.report.tokens import WINDOW_TOKENS, Piece, read_pieces, summarize_tokens
+from repairgym.rollout.signals import TokenSignals
+from repairgym.view.site import OpenRun, Site, number_in
+from repairgym.view.trajectory_pages import or_problem
+
+NUM_COLORS = 8
+"""Of policy versions; more versions share them."""
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """A way to shade the tokens."""
+
+    name: str
+    mark: str
+    """First letter of its classes."""
+    sentence: str
+    bounds: tuple[float, ...] = ()
+    """Between the steps of the scale; for values with a sign, of their size."""
+    is_signed: bool = False
+
+    @property
+    def steps(self) -> list[tuple[str, str]]:
+        """(class, label) of the legend."""
+        labels = [*(f"≤ {bound:g}" for bound in self.bounds), f"> {self.bounds[-1]:g}"] if self.bounds else []
+        if not self.is_signed:
+            return [(f"{self.mark}{step}", label) for step, label in enumerate(labels)]
+        below = [(f"{self.mark}n{step}", label) for step, label in enumerate(labels)][:0:-1]
+        return [*((css, f"−{label[2:]}") for css, label in below), (f"{self.mark}p0", "0"), *above(self.mark, labels)]
+
+    def css(self, value: float) -> str:
+        """Return the class of a token with this value."""
+        step = sum(abs(value) > bound for bound in self.bounds)
+        return f"{self.mark}{('n' if value < 0 else 'p') if self.is_signed and step else 'p' * self.is_signed}{step}"
+
+
+def above(mark: str, labels: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (class, label) of the positive steps of a scale with a sign."""
+    return [(f"{mark}p{step}", f"+{label[2:]}") for step, label in enumerate(labels) if step]
+
+
+LIKELIHOOD = Overlay("likelihood", "l", "Probability with which the token was sampled.")
+MASK = Overlay("mask", "M", "Learned, sampled but masked, or context.")
+VERSION = Overlay("version", "V", "Policy version that sampled the token.")
+SIGNED = (0.05, 0.25, 0.5, 1.0)
+ADVANTAGE = Overlay("advantage", "A", "How much better than expected: of the episode, turn or token.", SIGNED, True)
+RATIO = Overlay("ratio", "R", "Learner's probability / old probability, minus 1.", (0.001, 0.01, 0.05, 0.2), True)
+WEIGHT = Overlay(
+    "weight", "W", "Weight in the loss, as a share of the largest of this trajectory.", (0.2, 0.4, 0.6, 0.8)
+)
+GAP = Overlay(
+    "gap", "G", "|log-probability of the learner − of the sampler|.", (1e-5, 1e-4, 1e-3, 5e-3, 0.02, 0.1, 0.5)
+)
+ENTROPY = Overlay("entropy", "E", "Entropy of the learner's distribution, in nats.", (0.01, 0.1, 0.3, 0.6, 1, 1.5, 2.5))
+ALWAYS = (LIKELIHOOD, MASK, VERSION)
+OF_UPDATE = (ADVANTAGE, RATIO, WEIGHT, GAP, ENTROPY)
+
+
+@dataclass
+class Shading:
+    """Classes and values of the tokens of a window, by index in the ledger."""
+
+    css: dict[int, str] = field(default_factory=dict)
+    values: dict[int, str] = field(default_factory=dict)
+
+
+def shade(pieces: Sequence[Piece], ledger: TokenLedger, signals: TokenSignals | None) -> Shading:
+    """Return the shades of the sampled tokens; a piece of several tokens has those of the first."""
+    versions = {version: at for at, version in enumerate(np.unique(ledger.policy_version[ledger.is_action]).tolist())}
+    rows = {} if signals is None else {place: at for at, place in enumerate(signals.place.tolist())}
+    shading = Shading()
+    for piece in pieces:
+        if not piece.is_action:
+            continue
+        at = rows.get(piece.start)
+        marks = [f"M{int(at is not None)}", f"V{versions.get(piece.policy_version, 0) % NUM_COLORS}"]
+        if signals is not None and at is not None:
+            learned = _learned(signals, at, ledger)
+            marks += [overlay.css(value) for overlay, (value, _) in learned.items()]
+            shading.values[piece.start] = ", ".join(text for _, text in learned.values())
+        elif signals is not None:
+            shading.values[piece.start] = "masked"
+        shading.css[piece.start] = " ".join(marks)
+    return shading
+
+
+def _learned(signals: TokenSignals, at: int, ledger: TokenLedger) -> dict[Overlay, tuple[float, str]]:
+    """Return overlay -> (value of the scale, text)."""
+    advantage, weight, entropy = (float(array[at]) for array in (signals.advantage, signals.weight, signals.entropy))
+    before = signals.old_log_prob if has_correction(signals, ledger) else signals.log_prob
+    ratio, gap = float(signals.ratio[at]), float(before[at]) - float(ledger.log_prob[signals.place[at]])
+    largest = float(np.abs(signals.weight).max()) or 1.0
+    return {
+        ADVANTAGE: (advantage, f"advantage {advantage:+.3g}"),
+        RATIO: (ratio - 1.0, f"ratio {ratio:.5g}"),
+        WEIGHT: (weight / largest, f"weight {weight:.3g}"),
+        GAP: (gap, f"gap {gap:+.2g}"),
+        ENTROPY: (entropy, f"entropy {entropy:.3g}"),
+    }
+
+
+def has_correction(signals: TokenSignals, ledger: TokenLedger) -> bool:
+    """Return True where the ratio's denominator is the learner's own before the update, not the sampler's.
+
+    It is then also the learner's side of the gap; else that is the learner's before the token's own optimizer step.
+    """
+    return not np.array_equal(signals.old_log_prob, ledger.log_prob[signals.place])
+
+
+def signals_sentence(run: OpenRun, number: int, signals: TokenSignals | None, ledger: TokenLedger) -> str:
+    """Return where the values of an update come from, or why there are none."""
+    if signals is not None:
+        steps = int(signals.num_steps.max(initial=0))
+        before = f"after {steps} optimizer steps of the same update" if steps else "in the first step of the update"
+        note = "" if has_correction(signals, ledger) or not steps else "; the gap includes what these steps changed"
+        values = "Advantage, ratio, weight, gap and entropy"
+        return f"{values} are those of the update that learned these tokens, {before}{note}."
+    row = run.reader.entry(number).row
+    status = run.reader.group(row.phase, row.step, row.group_id).status
+    if status == "kept":
+        reason = "no update is stored for it: it was invalid or over-long, had no advantage, or an older version ran"
+    elif status.startswith("dropped"):
+        reason = f"its group was {status.replace('_', ' ')}"
+    else:
+        reason = f"phase {row.phase} has no policy update of it"
+    return f"No advantage, ratio, weight, gap or entropy: {reason}."
+
+
+class TokenPages:
+    """Handlers: request -> page."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    def tokens(self, request: Request) -> HTMLResponse:
+        """The tokens of a trajectory, a window at a time."""
+        with self._site.opened(request) as run:
+            entry = run.reader.entry(request.path_params["number"])
+            ledger, tokenizer = run.reader.ledger(entry), run.viewed.tokenizer
+            signals = run.reader.signals(entry)
+            start = max(0, min(number_in(request, "from") or 0, max(0, len(ledger) - 1)))
+            document, _ = or_problem(lambda: run.reader.document(entry))
+            spans = [turn.action_span for turn in document.turns] if document else []
+            facts, pieces = summarize_tokens(ledger), read_pieces(ledger, tokenizer, start)
+            known = {overlay.name: overlay for overlay in ALWAYS + (OF_UPDATE if signals else ())}
+            wanted = request.query_params.get("by", "")
+            return run.page(
+                "tokens.html.j2",
+                f"Tokens of {entry.row.task_id}",
+                is_live=False,
+                entry=entry,
+                facts=facts,
+                unlikely=[read_pieces(ledger, tokenizer, place, 1)[0] for place in facts.unlikely],
+                pieces=pieces,
+                shading=shade(pieces, ledger, signals),
+                overlays=list(known.values()),
+                absent=[] if signals else [overlay.name for overlay in OF_UPDATE],
+                chosen=wanted if wanted in known else LIKELIHOOD.name,
+                sentence=signals_sentence(run, entry.number, signals, ledger),
+                turn_starts={span[0]: number for number, span in enumerate(spans, 1)},
+                start=start,
+                end=min(len(ledger), start + WINDOW_TOKENS),
+                size=WINDOW_TOKENS,
+                has_tokenizer=tokenizer is not None,
+            )
