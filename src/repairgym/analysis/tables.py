@@ -11,6 +11,7 @@ from typing import Any
 from repairgym.analysis.behavior import BehaviorSummary, OutcomeLength
 from repairgym.analysis.overview import Analysis
 from repairgym.analysis.selection import SelectionStudy
+from repairgym.analysis.sweeps import ArmPlace, Importance, SweepRun
 from repairgym.evaluation.matrix import Matrix
 from repairgym.evaluation.pass_at_k import LabelResult
 from repairgym.evaluation.planning import PlannedStudy
@@ -113,6 +114,34 @@ def rank_table(places: Iterable[Place], test_set: str) -> Table:
     """Policies by Pass@1, with intervals of their ranks."""
     columns = f"name {_ESTIMATE} num_tasks=pass_at_1.num_tasks rank_low rank_high indistinguishable"
     return _record_table("ranks", f"Ranks by Pass@1 on the common tasks of {test_set}", columns, places)
+
+
+def sweep_tables(runs: Iterable[SweepRun], settings: Iterable[Importance], arms: Iterable[ArmPlace]) -> list[Table]:
+    """Importance of settings with the effects of their values, or places of arms; then the runs of a sweep."""
+    rows = list(settings)
+    effects = [value for row in rows for value in row.values]
+    effect_columns = "setting value num_runs mean effect ci_low ci_high mean_best win_share"
+    shown = [
+        _record_table("importance", "Settings by the share of the variance between runs", "setting explained p", rows),
+        _record_table("effects", "Runs with a value against all others", effect_columns, effects),
+        _record_table(
+            "arms",
+            "Arms by the mean of their seeds",
+            "name num_runs mean ci_low ci_high rank_low rank_high indistinguishable",
+            arms,
+        ),
+        table(
+            "runs",
+            "Runs",
+            "number settings seed status value wall_s cpu_s num_tokens num_sampled_tokens flops".split(),
+            [
+                (row.number, row.arm or " ".join(f"{name}={value}" for name, value in row.settings.items()), row.seed)
+                + (row.status, row.value, row.wall_s, row.cpu_s, row.num_tokens, row.num_sampled_tokens, row.flops)
+                for row in runs
+            ],
+        ),
+    ]
+    return [each for each in shown if each.rows]
 
 
 def label_table(labels: Iterable[LabelResult]) -> Table:
