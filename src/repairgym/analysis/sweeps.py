@@ -1,12 +1,13 @@
 """What the runs of a sweep say: importance of each setting, and which arms differ.
 
 Reads values of runs with their settings; makes effects with intervals, win shares, and places of arms. Guarantees: a
-failed run has no value and counts nowhere; numbers are compared in parts of the range that they are drawn from, never of
-the values that were drawn; effects and ranks hold for the mean of a value, win shares for its best run.
+failed run has no value and counts nowhere; numbers are compared in parts of the range that they are drawn from; effects
+and ranks hold for the mean of a value, win shares for its best run.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 from scipy import stats
@@ -122,9 +123,7 @@ def edges_of(distribution: Distribution, num_bins: int) -> np.ndarray:
     return np.linspace(low, high, num_bins + 1)
 
 
-def _importance(
-    name: str, labels: Sequence[str], values: np.ndarray, config: SweepConfig, place: int
-) -> Importance:
+def _importance(name: str, labels: Sequence[str], values: np.ndarray, config: SweepConfig, place: int) -> Importance:
     names, index = np.unique(np.array(labels), return_inverse=True)
     generator = np.random.default_rng([config.seed, place])
     explained = _explained(index, values)
@@ -198,8 +197,9 @@ def _adjusted(rows: Sequence[Importance]) -> list[Importance]:
 def rank_arms(values: Mapping[str, Sequence[float]], *, is_higher_better: bool = True) -> list[ArmPlace]:
     """Return the places of arms, best first; fewer than two arms with a value, or one run each, make none.
 
-    Arms differ by Tukey's test of all pairs (Tukey 1949, Kramer 1956, `scipy.stats.tukey_hsd`): the spread between
-    seeds counts as the same in every arm, because three seeds say little of their own; all pairs share the error.
+    Arms differ by Tukey's test of all pairs (Tukey 1949, Kramer 1956; the same as `scipy.stats.tukey_hsd`): the spread
+    between seeds counts as the same in every arm, because three seeds say little of their own; all pairs share the
+    error.
     """
     known = {name: np.array(of_arm, float) for name, of_arm in values.items() if len(of_arm)}
     num, freedom = sum(map(len, known.values())), sum(len(of_arm) - 1 for of_arm in known.values())
@@ -231,14 +231,18 @@ def rank_arms(values: Mapping[str, Sequence[float]], *, is_higher_better: bool =
     return sorted(places, key=lambda place: (-place.mean if is_higher_better else place.mean, place.name))
 
 
-def _distinct_pairs(
-    known: Mapping[str, np.ndarray], within: float, freedom: int
-) -> list[tuple[str, str]]:
+@lru_cache
+def _studentized_range(num_arms: int, freedom: int) -> float:
+    """Return Tukey's critical value; scipy integrates for a quarter of a second."""
+    return float(stats.studentized_range.ppf(_LEVEL, num_arms, freedom))
+
+
+def _distinct_pairs(known: Mapping[str, np.ndarray], within: float, freedom: int) -> list[tuple[str, str]]:
     names = list(known)
     pairs = [(left, right) for place, left in enumerate(names) for right in names[place + 1 :]]
     if within == 0.0:
         return [(left, right) for left, right in pairs if known[left].mean() != known[right].mean()]
-    critical = float(stats.studentized_range.ppf(_LEVEL, len(names), freedom)) / math.sqrt(2.0)
+    critical = _studentized_range(len(names), freedom) / math.sqrt(2.0)
     return [
         (left, right)
         for left, right in pairs

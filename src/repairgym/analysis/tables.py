@@ -12,15 +12,19 @@ from repairgym.analysis.behavior import BehaviorSummary, OutcomeLength
 from repairgym.analysis.overview import Analysis
 from repairgym.analysis.selection import SelectionStudy
 from repairgym.analysis.sweeps import ArmPlace, Importance, SweepRun
+from repairgym.evaluation.contamination import Probe
 from repairgym.evaluation.matrix import Matrix
+from repairgym.evaluation.merging import MergeScore
 from repairgym.evaluation.pass_at_k import LabelResult
 from repairgym.evaluation.planning import PlannedStudy
 from repairgym.evaluation.ranking import Place
 from repairgym.evaluation.significance import Comparison
 from repairgym.evaluation.summary import StageResult
+from repairgym.evaluation.variance import VarianceParts
 from repairgym.records import Record
 
 Value = str | int | float | bool | None
+_RUN_COLUMNS = ("seed", "status", "value", "wall_s", "cpu_s", "num_tokens", "num_sampled_tokens", "flops")
 _ESTIMATE = "pass_at_1=pass_at_1.value ci_low=pass_at_1.ci_low ci_high=pass_at_1.ci_high"
 
 
@@ -116,6 +120,33 @@ def rank_table(places: Iterable[Place], test_set: str) -> Table:
     return _record_table("ranks", f"Ranks by Pass@1 on the common tasks of {test_set}", columns, places)
 
 
+def variance_table(parts: VarianceParts) -> Table:
+    """Parts of the variance of one sample's success, with their shares."""
+    rows = [
+        (name, value, None if value is None or not parts.total else value / parts.total)
+        for name, value in parts.parts.items()
+    ]
+    title = (
+        f"Variance of a sample: {parts.num_tasks} tasks, {parts.num_seeds} seeds, {parts.num_samples} samples, "
+        f"{parts.num_regraded} graded twice"
+    )
+    return table("variance", title, ("part", "variance", "share"), rows)
+
+
+def merge_table(score: MergeScore) -> Table:
+    """Share of the passed samples that hold each check, and the merge score."""
+    rows = [(name, share, None, None) for name, share in score.held.items()]
+    rows.append(("merge score", score.value, score.ci_low, score.ci_high))
+    title = f"Merge score: {score.num_passed} of {score.num_samples} samples passed"
+    return table("merge", title, ("check", "share", "ci_low", "ci_high"), rows)
+
+
+def probe_table(probes: Iterable[Probe]) -> Table:
+    """Probes of contamination."""
+    columns = "what num_held_out num_control num_units held_out control difference ci_low ci_high"
+    return _record_table("contamination", "Held-out against control", columns, probes)
+
+
 def sweep_tables(runs: Iterable[SweepRun], settings: Iterable[Importance], arms: Iterable[ArmPlace]) -> list[Table]:
     """Importance of settings with the effects of their values, or places of arms; then the runs of a sweep."""
     rows = list(settings)
@@ -133,10 +164,13 @@ def sweep_tables(runs: Iterable[SweepRun], settings: Iterable[Importance], arms:
         table(
             "runs",
             "Runs",
-            "number settings seed status value wall_s cpu_s num_tokens num_sampled_tokens flops".split(),
+            ("number", "settings", *_RUN_COLUMNS),
             [
-                (row.number, row.arm or " ".join(f"{name}={value}" for name, value in row.settings.items()), row.seed)
-                + (row.status, row.value, row.wall_s, row.cpu_s, row.num_tokens, row.num_sampled_tokens, row.flops)
+                (
+                    row.number,
+                    row.arm or " ".join(f"{name}={value}" for name, value in row.settings.items()),
+                    *(getattr(row, name) for name in _RUN_COLUMNS),
+                )
                 for row in runs
             ],
         ),

@@ -52,13 +52,13 @@ def _setting_plot(runs: Iterable[SweepRun], setting: str, config: SweepConfig) -
         points = [(float(names.index(str(run.settings[setting]))), run) for run in runs]
         return _scatter(setting, setting, points, names) if len(points) > 1 else None
     is_log = isinstance(distribution, LogUniformConfig)
-    points = [(math.log10(float(run.settings[setting])) if is_log else float(run.settings[setting]), run) for run in runs]
+    points = [
+        (math.log10(float(run.settings[setting])) if is_log else float(run.settings[setting]), run) for run in runs
+    ]
     return _scatter(setting, f"log10 of {setting}" if is_log else setting, points) if len(points) > 1 else None
 
 
-def _scatter(
-    title: str, axis: str, points: Sequence[tuple[float, SweepRun]], names: Sequence[str] = ()
-) -> Figure:
+def _scatter(title: str, axis: str, points: Sequence[tuple[float, SweepRun]], names: Sequence[str] = ()) -> Figure:
     x, y = padded([x for x, _ in points]), padded([run.value or 0.0 for _, run in points])
     plot = Plot(_SIZE, x, y, _MARGINS)
     plot.horizontal_grid(nice_ticks(y), lambda tick: f"{tick:.3g}")
