@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import stats
 
-from repairgym.config.sweep import ChoiceConfig, Distribution, LogUniformConfig, Setting, SweepConfig
+from repairgym.config.sweep import ChoiceConfig, Distribution, IntConfig, LogUniformConfig, Setting, SweepConfig
 from repairgym.records import Record
 
 _NUM_PERMUTATIONS = 1999
@@ -109,7 +109,10 @@ def part_of(distribution: Distribution, value: Setting, num_bins: int) -> str:
         return str(value)
     edges = edges_of(distribution, num_bins)
     place = int(np.clip(np.searchsorted(edges, float(value), side="right") - 1, 0, len(edges) - 2))
-    return f"{edges[place]:.4g} to {edges[place + 1]:.4g}"
+    low, high = edges[place], edges[place + 1]
+    if isinstance(distribution, IntConfig):
+        return f"{low:.0f} to {high - 1:.0f}" if high - low > 1 else f"{low:.0f}"
+    return f"{low:.4g} to {high:.4g}"
 
 
 def edges_of(distribution: Distribution, num_bins: int) -> np.ndarray:
@@ -118,7 +121,7 @@ def edges_of(distribution: Distribution, num_bins: int) -> np.ndarray:
     low, high = float(distribution.low), float(distribution.high)
     if isinstance(distribution, LogUniformConfig):
         return np.geomspace(low, high, num_bins + 1)
-    if isinstance(distribution.low, int):
+    if isinstance(distribution, IntConfig):
         return np.unique(np.round(np.linspace(low, high + 1, num_bins + 1)))
     return np.linspace(low, high, num_bins + 1)
 

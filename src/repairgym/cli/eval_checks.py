@@ -141,7 +141,7 @@ def contamination(
         probes.append(probe_recall(held_out, control, log_prob, config.num_renamings))
     if run is not None:
         with open_stored(run) as store:
-            verdicts = verdicts_by_task(store.rows(phase=choose_phase(store, "")))
+            verdicts = verdicts_by_task(store.rows(phase=choose_phase(store, config.phase)))
         probes.append(probe_dates(verdicts, known, config.known_until))
     _show(probe_table(probes), None, [probe.sentence for probe in probes], as_json)
 

@@ -34,5 +34,7 @@ class ContaminationConfig(Record):
     """Of each side, drawn by the digests of their texts."""
     max_len_tokens: PositiveInt = Field(default=512, ge=16)
     """Longer functions are cut."""
+    phase: str = ""
+    """Evaluation phase of the run; empty: its only one."""
     known_until: Date = ""
     """Day on which the model's corpus ends: Pass@1 of a run is then compared between older and newer tasks."""

@@ -11,9 +11,11 @@ import re
 import shutil
 import statistics
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from pathlib import Path
 
 from repairgym.config.evaluation import MergeConfig
 from repairgym.errors import InputError
@@ -139,7 +141,8 @@ def code_facts(text: str) -> CodeFacts:
     Raises:
         InputError: ruff is not installed.
     """
-    program = shutil.which("ruff")
+    here = Path(sys.executable).parent
+    program = shutil.which("ruff", path=here) or shutil.which("ruff")
     if program is None:
         raise InputError("the merge score needs ruff, which is not on the path; pip install ruff")
     words = [program, "check", "--isolated", "--no-cache", "--output-format=json", "--stdin-filename=code.py", "-"]

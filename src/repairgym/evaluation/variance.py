@@ -70,7 +70,7 @@ def split_variance(runs: Mapping[str, TaskVerdicts], regraded: Gradings = ()) ->
     is_known = len(known) == len(noises)
     of_sample = statistics.fmean(noise for noise, _ in known) if is_known else None
     of_mean = statistics.fmean(mean for _, mean in known) if is_known else 0.0
-    squares = _Squares(cells)
+    squares = MeanSquares(cells)
     grader = _grader_variance(regraded)
     low, high = squares.interval()
     has_seeds = len(cells) > 1
@@ -91,8 +91,8 @@ def split_variance(runs: Mapping[str, TaskVerdicts], regraded: Gradings = ()) ->
     )
 
 
-class _Squares:
-    """Mean squares of a table of seeds by tasks."""
+class MeanSquares:
+    """Mean squares of a table of seeds by tasks (two-way random effects)."""
 
     def __init__(self, cells: Sequence[Sequence[float]]) -> None:
         self._num_seeds, self._num_tasks = len(cells), len(cells[0])
