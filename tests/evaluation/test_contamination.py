@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import ast
 import random
+from pathlib import Path
 
 import pytest
 
 from repairgym.errors import InputError
-from repairgym.evaluation.contamination import Function, functions_of, margin, probe_dates, probe_recall, renamed
+from repairgym.evaluation.contamination import (
+    Function,
+    functions_of,
+    margin,
+    model_log_prob,
+    probe_dates,
+    probe_recall,
+    renamed,
+)
+from repairgym.inference.loading import load_model, load_tokenizer, save_checkpoint
 from repairgym.records import Task, VerdictKind
 
 SOURCE = """def joined(parts, separator):
@@ -84,3 +94,41 @@ def test_older_tasks_are_compared_with_newer_ones(task: Task):
     assert probe.ci_low > 0.5
     with pytest.raises(InputError, match="40 tasks up to 2026-06-01 and 0 newer ones"):
         probe_dates(verdicts, tasks, "2026-06-01")
+
+
+def test_the_likelihood_is_that_of_the_model(base: Path):
+    import torch
+
+    model, tokenizer = load_model(base), load_tokenizer(base)
+    ids = tokenizer(SOURCE, add_special_tokens=False, return_tensors="pt")["input_ids"][:, :64]
+    with torch.no_grad():
+        loss = float(model(ids, labels=ids).loss)
+    assert model_log_prob(base, 64)(SOURCE) == pytest.approx(-loss, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_a_model_that_was_trained_on_the_functions_is_found(base: Path, tmp_path: Path):
+    """Distinct functions with names of their own; the model learns those of one side by heart."""
+    import torch
+
+    names = random.Random(5)
+
+    def draw(package: str, number: int) -> Function:
+        a, b, c = ("".join(names.choice("abcdefgh") for _ in range(4)) for _ in range(3))
+        body = f"    {c} = {a} + {b} * {number}\n    if {c} < {b}:\n        {c} = {a}\n    return {c}"
+        text = f"def f{number}({a}, {b}):\n{body}"
+        return Function(package=f"{package}{number % 4}", text=text)
+
+    held_out, control = ([draw(package, number) for number in range(12)] for package in ("a", "b"))
+    untrained = probe_recall(held_out, control, model_log_prob(base, 128), 3)
+    assert untrained.ci_low < 0.0 < untrained.ci_high
+    model, tokenizer = load_model(base), load_tokenizer(base)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    rows = [tokenizer(row.text, add_special_tokens=False, return_tensors="pt")["input_ids"] for row in held_out]
+    for _ in range(30):
+        for ids in rows:
+            model(ids, labels=ids).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    save_checkpoint(model, tokenizer, tmp_path / "trained")
+    assert probe_recall(held_out, control, model_log_prob(tmp_path / "trained", 128), 3).ci_low > 0.0

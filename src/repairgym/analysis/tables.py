@@ -135,8 +135,10 @@ def variance_table(parts: VarianceParts) -> Table:
 
 def merge_table(score: MergeScore) -> Table:
     """Share of the passed samples that hold each check, and the merge score."""
-    rows = [(name, share, None, None) for name, share in score.held.items()]
-    rows.append(("merge score", score.value, score.ci_low, score.ci_high))
+    rows = [
+        *((name, share, None, None) for name, share in score.held.items()),
+        ("merge score", score.value, score.ci_low, score.ci_high),
+    ]
     title = f"Merge score: {score.num_passed} of {score.num_samples} samples passed"
     return table("merge", title, ("check", "share", "ci_low", "ci_high"), rows)
 

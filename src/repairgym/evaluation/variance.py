@@ -42,7 +42,8 @@ class VarianceParts(Record):
     mean: float
     ci_low: float
     ci_high: float
-    """95 % interval of the mean over new tasks and, with several runs, new seeds (Satterthwaite 1946)."""
+    """95 % interval of the mean over new tasks and, with several runs, new seeds (Satterthwaite 1946). With two seeds that
+    differ much it holds in 90 % only."""
 
     @property
     def parts(self) -> dict[str, float | None]:
