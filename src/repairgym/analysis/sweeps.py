@@ -1,4 +1,4 @@
-"""What the runs of a sweep say: importance of each setting, and which arms differ.
+"""Results of a sweep: importance of each setting, and which arms differ.
 
 Reads values of runs with their settings; makes effects with intervals, win shares, and places of arms. Guarantees: a
 failed run has no value and counts nowhere; numbers are compared in parts of the range that they are drawn from; effects
@@ -60,7 +60,7 @@ class ValueEffect(Record):
 
 
 class Importance(Record):
-    """How much of the difference between runs a setting explains."""
+    """Share of the difference between runs that a setting explains."""
 
     setting: str
     explained: float

@@ -65,7 +65,7 @@ class MergeScore(Record):
 
 
 class CodeFacts(Record):
-    """What ruff says of a text."""
+    """Findings of ruff in a text."""
 
     findings: dict[str, int]
     """Rule -> number."""

@@ -34,7 +34,7 @@ class VarianceParts(Record):
     seed: float | None
     """Between training runs, for all tasks alike; None with one run."""
     task_by_seed: float | None
-    """What a run is better at than another: between tasks, other for each seed."""
+    """Between tasks, other for each seed: the tasks that one run is better at than another."""
     sample: float | None
     """Between samples of a policy on a task, without the grader's part; None: some task has one sample in a run."""
     grader: float | None
@@ -42,8 +42,8 @@ class VarianceParts(Record):
     mean: float
     ci_low: float
     ci_high: float
-    """95 % interval of the mean over new tasks and, with several runs, new seeds (Satterthwaite 1946). With two seeds that
-    differ much it holds in 90 % only."""
+    """95 % interval of the mean over new tasks and, with several runs, new seeds (Satterthwaite 1946); with two seeds
+    that differ much it holds in 90 % only."""
 
     @property
     def parts(self) -> dict[str, float | None]:

@@ -123,7 +123,7 @@ def run_sweep(config: SweepConfig, folder: Path, report: Report) -> list[SweepRu
 
     Raises:
         ConfigError: a child rejects its command or settings.
-        Interrupted: the child was interrupted; the same call goes on.
+        Interrupted: the child was interrupted; the same call resumes.
     """
     plan, results, walls = planned_runs(config), read_results(folder), list[float]()
     for run in plan:
@@ -154,7 +154,7 @@ def _run_child(run: SweepRun, config: SweepConfig, folder: Path) -> SweepRun:
         words = [*(_CLI if config.command else ()), *child_words(run, config, folder)]
         code, cpu_s = _call(words, output.fileno(), lock)
     if code == _INTERRUPTED or code == -signal.SIGINT:
-        raise Interrupted(f"interrupted in run {run.number}; the same command goes on with it")
+        raise Interrupted(f"interrupted in run {run.number}; the same command resumes with it")
     tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
     if config.command and code in _USAGE_CODES:
         raise ConfigError(f"run {run.number} was rejected ({' '.join(words[3:])}): {' '.join(tail)}")
