@@ -11,15 +11,20 @@ from typing import Any
 from repairgym.analysis.behavior import BehaviorSummary, OutcomeLength
 from repairgym.analysis.overview import Analysis
 from repairgym.analysis.selection import SelectionStudy
+from repairgym.analysis.sweeps import ArmPlace, Importance, SweepRun
+from repairgym.evaluation.contamination import Probe
 from repairgym.evaluation.matrix import Matrix
+from repairgym.evaluation.merging import MergeScore
 from repairgym.evaluation.pass_at_k import LabelResult
 from repairgym.evaluation.planning import PlannedStudy
 from repairgym.evaluation.ranking import Place
 from repairgym.evaluation.significance import Comparison
 from repairgym.evaluation.summary import StageResult
+from repairgym.evaluation.variance import VarianceParts
 from repairgym.records import Record
 
 Value = str | int | float | bool | None
+_RUN_COLUMNS = ("seed", "status", "value", "wall_s", "cpu_s", "num_tokens", "num_sampled_tokens", "flops")
 _ESTIMATE = "pass_at_1=pass_at_1.value ci_low=pass_at_1.ci_low ci_high=pass_at_1.ci_high"
 
 
@@ -119,6 +124,66 @@ def rank_table(places: Iterable[Place], test_set: str) -> Table:
     """Policies by Pass@1, with intervals of their ranks."""
     columns = f"name {_ESTIMATE} num_tasks=pass_at_1.num_tasks rank_low rank_high indistinguishable"
     return _record_table("ranks", f"Ranks by Pass@1 on the common tasks of {test_set}", columns, places)
+
+
+def variance_table(parts: VarianceParts) -> Table:
+    """Parts of the variance of one sample's success, with their shares."""
+    rows = [
+        (name, value, None if value is None or not parts.total else value / parts.total)
+        for name, value in parts.parts.items()
+    ]
+    title = (
+        f"Variance of a sample: {parts.num_tasks} tasks, {parts.num_seeds} seeds, {parts.num_samples} samples, "
+        f"{parts.num_regraded} graded twice"
+    )
+    return table("variance", title, ("part", "variance", "share"), rows)
+
+
+def merge_table(score: MergeScore) -> Table:
+    """Share of the passed samples that hold each check, and the merge score."""
+    rows = [
+        *((name, share, None, None) for name, share in score.held.items()),
+        ("merge score", score.value, score.ci_low, score.ci_high),
+    ]
+    title = f"Merge score: {score.num_passed} of {score.num_samples} samples passed"
+    return table("merge", title, ("check", "share", "ci_low", "ci_high"), rows)
+
+
+def probe_table(probes: Iterable[Probe]) -> Table:
+    """Probes of contamination."""
+    columns = "what num_held_out num_control num_units held_out control difference ci_low ci_high"
+    return _record_table("contamination", "Held-out against control", columns, probes)
+
+
+def sweep_tables(runs: Iterable[SweepRun], settings: Iterable[Importance], arms: Iterable[ArmPlace]) -> list[Table]:
+    """Importance of settings with the effects of their values, or places of arms; then the runs of a sweep."""
+    rows = list(settings)
+    effects = [value for row in rows for value in row.values]
+    effect_columns = "setting value num_runs mean effect ci_low ci_high mean_best win_share"
+    shown = [
+        _record_table("importance", "Settings by the share of the variance between runs", "setting explained p", rows),
+        _record_table("effects", "Runs with a value against all others", effect_columns, effects),
+        _record_table(
+            "arms",
+            "Arms by the mean of their seeds",
+            "name num_runs mean ci_low ci_high rank_low rank_high indistinguishable",
+            arms,
+        ),
+        table(
+            "runs",
+            "Runs",
+            ("number", "settings", *_RUN_COLUMNS),
+            [
+                (
+                    row.number,
+                    row.arm or " ".join(f"{name}={value}" for name, value in row.settings.items()),
+                    *(getattr(row, name) for name in _RUN_COLUMNS),
+                )
+                for row in runs
+            ],
+        ),
+    ]
+    return [each for each in shown if each.rows]
 
 
 def label_table(labels: Iterable[LabelResult]) -> Table:

@@ -14,6 +14,7 @@ import typer
 
 from repairgym.cli import arguments
 from repairgym.cli.arguments import check_new_run, check_tasks, find_policy, load_tasks, open_stored
+from repairgym.cli.eval_checks import contamination, merge, variance
 from repairgym.cli.options import AsJson, NewRun, RunFolder, Tasks, TasksOption, Tokenizer, configured, print_json
 from repairgym.cli.preflights import show_selection
 from repairgym.cli.searches import scorer, search
@@ -33,6 +34,10 @@ MATRIX_FOLDER = "matrix"
 app = typer.Typer(help="Measure Pass@1 and Pass@k, with their uncertainty.", no_args_is_help=True, add_completion=False)
 app.command()(search)
 app.command()(scorer)
+
+app.command()(variance)
+app.command()(merge)
+app.command()(contamination)
 
 PhaseOption = Annotated[str, typer.Option(help="Evaluation phase; default: the only one of the run.")]
 

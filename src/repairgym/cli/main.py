@@ -162,6 +162,7 @@ COMMANDS = (
     CommandEntry("train", "repairgym.cli.train", "Train a model: sft, rft, rl, whole recipes."),
     CommandEntry("verl", "repairgym.cli.verl", "Write configurations and data sets for RL under verl."),
     CommandEntry("eval", "repairgym.cli.eval", "Measure Pass@1 and Pass@k, with their uncertainty."),
+    CommandEntry("sweep", "repairgym.cli.sweep", "Search settings at random, or compare arms, as child runs."),
     CommandEntry("analyze", "repairgym.cli.reports", "Show how a run's policy behaves, in tables and figures."),
     CommandEntry("analyse", "repairgym.cli.reports", "The same as `analyze`.", alias_of="analyze"),
     CommandEntry("watch", "repairgym.cli.watch", "Watch a run while another process works on it."),

@@ -75,6 +75,16 @@ def num_passed(kinds: Sequence[VerdictKind]) -> int:
     return sum(kind is VerdictKind.PASSED for kind in kinds)
 
 
+def sample_noise(kinds: Sequence[VerdictKind]) -> tuple[float, float] | None:
+    """Return the unbiased variance of a task's sample and that of the mean of all; None with one sample."""
+    num = len(kinds)
+    if num < 2:
+        return None
+    rate = num_passed(kinds) / num
+    variance = rate * (1.0 - rate) * num / (num - 1)
+    return variance, variance / num
+
+
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float | None:
     """Return Pass@k of one task: ``1 - C(n-c, k) / C(n, k)`` (Chen et al. 2021, section 2.1).
 

@@ -14,7 +14,7 @@ from statistics import NormalDist
 from scipy.special import stdtrit
 
 from repairgym.errors import InputError
-from repairgym.evaluation.pass_at_k import TaskVerdicts, num_passed, success_rates
+from repairgym.evaluation.pass_at_k import TaskVerdicts, sample_noise, success_rates
 from repairgym.records import Record
 
 _LEVEL = 0.95
@@ -60,7 +60,7 @@ class PlannedStudy(Record):
 def variance_of(verdicts: TaskVerdicts) -> Variance:
     """Split the variance of one policy's success; `InputError` with fewer than two tasks."""
     rates = success_rates(verdicts)
-    return _split(list(rates.values()), [_noise(verdicts[task]) for task in rates])
+    return _split(list(rates.values()), [sample_noise(verdicts[task]) for task in rates])
 
 
 def variance_of_difference(left: TaskVerdicts, right: TaskVerdicts) -> Variance:
@@ -70,7 +70,7 @@ def variance_of_difference(left: TaskVerdicts, right: TaskVerdicts) -> Variance:
     differences = [rates[0][task] - rates[1][task] for task in tasks]
     noises: list[tuple[float, float] | None] = []
     for task in tasks:
-        parts = _noise(left[task]), _noise(right[task])
+        parts = sample_noise(left[task]), sample_noise(right[task])
         noises.append(None if None in parts else (parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]))  # type: ignore[index]
     return _split(differences, noises)
 
@@ -145,16 +145,6 @@ def _power(difference: float, error: float, critical: float) -> float:
         return float(difference > 0.0)
     normal = NormalDist()
     return normal.cdf(difference / error - critical) + normal.cdf(-difference / error - critical)
-
-
-def _noise(kinds: Sequence[object]) -> tuple[float, float] | None:
-    """Return the unbiased variance of a sample and that of the mean of all; None with one sample."""
-    num = len(kinds)
-    if num < 2:
-        return None
-    rate = num_passed(kinds) / num  # type: ignore[arg-type]
-    variance = rate * (1.0 - rate) * num / (num - 1)
-    return variance, variance / num
 
 
 def _split(values: list[float], noises: Sequence[tuple[float, float] | None]) -> Variance:

@@ -1,0 +1,141 @@
+"""Variance of a recipe's results, split into task, seed, sample and grader; and the recipe's mean with both draws.
+
+Reads verdicts of several runs of one recipe (other seeds) on the same tasks, and pairs of gradings of one submission.
+Makes variance components by moments (two-way random effects: tasks by seeds, samples within). Guarantees: estimates are
+unbiased before the cut at zero; a component that the data cannot show is None, never zero; the interval of the mean is
+over new tasks and new seeds.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+from scipy.special import stdtrit
+
+from repairgym.errors import InputError
+from repairgym.evaluation.pass_at_k import TaskVerdicts, sample_noise, success_rates
+from repairgym.records import Record, VerdictKind
+
+_LEVEL = 0.95
+_MIN_FREEDOM = 1.0
+Gradings = Sequence[tuple[VerdictKind, VerdictKind]]
+"""Two gradings of the same submission each."""
+
+
+class VarianceParts(Record):
+    """Variance of one sample's success in its parts, and the mean of a recipe."""
+
+    num_tasks: int
+    num_seeds: int
+    num_samples: int
+    num_regraded: int
+    task: float
+    """Between tasks, for all seeds alike."""
+    seed: float | None
+    """Between training runs, for all tasks alike; None with one run."""
+    task_by_seed: float | None
+    """Between tasks, other for each seed: the tasks that one run is better at than another."""
+    sample: float | None
+    """Between samples of a policy on a task, without the grader's part; None: some task has one sample in a run."""
+    grader: float | None
+    """Between gradings of one submission; None without any graded twice. It is part of what samples show."""
+    mean: float
+    ci_low: float
+    ci_high: float
+    """95 % interval of the mean over new tasks and, with several runs, new seeds (Satterthwaite 1946); with two seeds
+    that differ much it holds in 90 % only."""
+
+    @property
+    def parts(self) -> dict[str, float | None]:
+        """Name -> variance, of each part."""
+        names = ("task", "seed", "task_by_seed", "sample", "grader")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def total(self) -> float:
+        """Sum of the known parts."""
+        return sum(value for value in self.parts.values() if value is not None)
+
+
+def split_variance(runs: Mapping[str, TaskVerdicts], regraded: Gradings = ()) -> VarianceParts:
+    """Split the variance over the tasks that all runs tried; `InputError` with fewer than two."""
+    rates = [success_rates(verdicts) for verdicts in runs.values()]
+    tasks = sorted(set.intersection(*(set(of_run) for of_run in rates))) if rates else []
+    if len(tasks) < 2:
+        raise InputError(
+            f"got {len(tasks)} tasks that all of {', '.join(runs) or 'no runs'} tried; expected at least 2"
+        )
+    cells = [[of_run[task] for task in tasks] for of_run in rates]
+    noises = [sample_noise(verdicts[task]) for verdicts in runs.values() for task in tasks]
+    known = [noise for noise in noises if noise is not None]
+    is_known = len(known) == len(noises)
+    of_sample = statistics.fmean(noise for noise, _ in known) if is_known else None
+    of_mean = statistics.fmean(mean for _, mean in known) if is_known else 0.0
+    squares = MeanSquares(cells)
+    grader = _grader_variance(regraded)
+    low, high = squares.interval()
+    has_seeds = len(cells) > 1
+    within = squares.interaction if has_seeds else of_mean
+    return VarianceParts(
+        num_tasks=len(tasks),
+        num_seeds=len(cells),
+        num_samples=sum(len(verdicts[task]) for verdicts in runs.values() for task in tasks),
+        num_regraded=len(regraded),
+        task=max(0.0, (squares.tasks - within) / len(cells)),
+        seed=max(0.0, (squares.seeds - squares.interaction) / len(tasks)) if has_seeds else None,
+        task_by_seed=max(0.0, squares.interaction - of_mean) if has_seeds else None,
+        sample=None if of_sample is None else max(0.0, of_sample - (grader or 0.0)),
+        grader=grader,
+        mean=squares.mean,
+        ci_low=max(0.0, low),
+        ci_high=min(1.0, high),
+    )
+
+
+class MeanSquares:
+    """Mean squares of a table of seeds by tasks (two-way random effects)."""
+
+    def __init__(self, cells: Sequence[Sequence[float]]) -> None:
+        self._num_seeds, self._num_tasks = len(cells), len(cells[0])
+        self.mean = statistics.fmean(value for row in cells for value in row)
+        of_seed = [statistics.fmean(row) for row in cells]
+        of_task = [statistics.fmean(column) for column in zip(*cells, strict=True)]
+        self.tasks = self._num_seeds * _square(of_task, self.mean) / (self._num_tasks - 1)
+        freedom = (self._num_seeds - 1) * (self._num_tasks - 1)
+        rest = [
+            cells[s][t] - of_seed[s] - of_task[t] + self.mean
+            for s in range(self._num_seeds)
+            for t in range(self._num_tasks)
+        ]
+        self.seeds = self._num_tasks * _square(of_seed, self.mean) / (self._num_seeds - 1) if freedom else 0.0
+        self.interaction = sum(value * value for value in rest) / freedom if freedom else 0.0
+
+    def interval(self) -> tuple[float, float]:
+        """Return the 95 % interval of the mean."""
+        num = self._num_seeds * self._num_tasks
+        if self._num_seeds == 1:
+            error, freedom = math.sqrt(self.tasks / num), float(self._num_tasks - 1)
+        else:
+            # The variance of the mean is (task + seed - interaction) / num in mean squares; where noise makes it small,
+            # the larger of both alone bounds it from below.
+            square = max(self.tasks + self.seeds - self.interaction, self.tasks, self.seeds)
+            parts = (
+                (self.tasks, self._num_tasks - 1),
+                (self.seeds, self._num_seeds - 1),
+                (self.interaction, (self._num_seeds - 1) * (self._num_tasks - 1)),
+            )
+            spread = sum(value**2 / degrees for value, degrees in parts)
+            error, freedom = math.sqrt(square / num), square**2 / spread if spread else float(self._num_tasks - 1)
+        half = float(stdtrit(max(_MIN_FREEDOM, freedom), (1.0 + _LEVEL) / 2.0)) * error
+        return self.mean - half, self.mean + half
+
+
+def _square(values: Sequence[float], mean: float) -> float:
+    return sum((value - mean) ** 2 for value in values)
+
+
+def _grader_variance(regraded: Gradings) -> float | None:
+    """Return half of the mean squared difference of two gradings."""
+    if not regraded:
+        return None
+    return statistics.fmean(sum(kind is VerdictKind.PASSED for kind in pair) % 2 for pair in regraded) / 2.0

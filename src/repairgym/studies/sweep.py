@@ -1,0 +1,281 @@
+"""Sweeps: child runs of a command with drawn settings, one after another, resumable.
+
+Reads a `SweepConfig`. Makes ``runs/NNN`` (the child's run folder), ``logs/NNN.log`` and a line of ``results.jsonl`` for
+each ended child. Guarantees: child N of a sweep has the same settings however often the sweep is stopped, and whatever
+the number of runs; a child that a kill of the sweep left over ends before it is continued in its own folder; a line is
+written after its child ended, so that a torn one means a child that runs again.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+from pydantic import ValidationError
+
+from repairgym.analysis.sweeps import SweepRun
+from repairgym.config.sweep import RUN, ChoiceConfig, Distribution, IntConfig, LogUniformConfig, Setting, SweepConfig
+from repairgym.errors import ConfigError, InputError, Interrupted, ModelFolderError
+from repairgym.evaluation.pass_at_k import pass_at_1, verdicts_by_task
+from repairgym.evaluation.runs import choose_phase
+from repairgym.rollout.store import RunStore
+from repairgym.sandbox.guest.syscalls import set_parent_death_signal
+from repairgym.sizing.shapes import read_shape
+
+RESULTS_FILE, RESULT_FILE = "results.jsonl", "result.json"
+_CLI = (sys.executable, "-c", "import sys; sys.argv[0] = 'repairgym'; from repairgym.cli.main import main; main()")
+_USAGE_CODES = (2, 3)
+"""A child that ends so was called wrongly, and all others are."""
+_INTERRUPTED = 130
+_MAX_WAIT_S = 60.0
+_FORWARDS_OF_LEARNING = 3.0
+"""Forward and backward pass of a learned token, in forward passes."""
+Report = Callable[[int, int, str], None]
+"""Ended runs, all runs, and a line about the rest."""
+
+
+def planned_runs(config: SweepConfig) -> list[SweepRun]:
+    """Return the runs of a sweep with their settings and seeds, without values.
+
+    Raises:
+        ConfigError: there is nothing to draw and no arm.
+    """
+    if not config.settings and not config.arms:
+        raise ConfigError("the sweep has no settings to draw and no arms; give settings.* or arms.*")
+    points = (
+        [(name, {}) for name in config.arms]
+        if config.arms
+        else [("", draw_settings(config, number)) for number in range(config.num_runs)]
+    )
+    # Seeds are the outer loop, so that a sweep stopped early has compared all points.
+    return [
+        SweepRun(number=number, arm=arm, settings=settings, seed=config.seed + repeat)
+        for number, (repeat, (arm, settings)) in enumerate(
+            (repeat, point) for repeat in range(config.num_seeds) for point in points
+        )
+    ]
+
+
+def draw_settings(config: SweepConfig, number: int) -> dict[str, Setting]:
+    """Return the settings of draw ``number``: the same for every number of runs."""
+    generator = np.random.default_rng([config.seed, number])
+    return {name: _draw(distribution, generator) for name, distribution in config.settings.items()}
+
+
+def _draw(distribution: Distribution, generator: np.random.Generator) -> Setting:
+    if isinstance(distribution, ChoiceConfig):
+        return distribution.values[int(generator.integers(len(distribution.values)))]
+    if isinstance(distribution, IntConfig):
+        return int(generator.integers(distribution.low, distribution.high, endpoint=True))
+    if isinstance(distribution, LogUniformConfig):
+        low, high = np.log([distribution.low, distribution.high])
+        return _rounded(float(np.exp(generator.uniform(low, high))))
+    return _rounded(float(generator.uniform(distribution.low, distribution.high)))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def overrides_of(run: SweepRun, config: SweepConfig) -> list[str]:
+    """Return the overrides that a child gets."""
+    seed = [f"{config.seed_setting}={run.seed}"] if config.seed_setting else []
+    return [*(config.arms[run.arm] if run.arm else map(_override, run.settings.items())), *seed]
+
+
+def _override(setting: tuple[str, Setting]) -> str:
+    name, value = setting
+    return f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+
+
+def child_words(run: SweepRun, config: SweepConfig, folder: Path) -> list[str]:
+    """Return the words of a child's command, without the interpreter's."""
+    words = [word.replace(RUN, str(_place(folder, run))) for word in config.command or config.program]
+    return [*words, *overrides_of(run, config)]
+
+
+def read_results(folder: Path) -> dict[int, SweepRun]:
+    """Return number -> ended run; a later line of one run counts, and a torn line does not."""
+    try:
+        lines = (folder / RESULTS_FILE).read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return {}
+    results = {}
+    for line in lines:
+        try:
+            run = SweepRun.model_validate_json(line)
+        except ValidationError:
+            continue
+        results[run.number] = run
+    return results
+
+
+def run_sweep(config: SweepConfig, folder: Path, report: Report) -> list[SweepRun]:
+    """Run what has not ended well yet, and return all ended runs; a child that failed before is tried again.
+
+    Raises:
+        ConfigError: a child rejects its command or settings.
+        Interrupted: the child was interrupted; the same call resumes.
+    """
+    plan, results, walls = planned_runs(config), read_results(folder), list[float]()
+    for run in plan:
+        if run.number in results and results[run.number].status == "done":
+            continue
+        num_ended = sum(results[row.number].status == "done" for row in plan if row.number in results)
+        report(num_ended, len(plan), _time_left(walls, len(plan) - num_ended))
+        ended = _run_child(run, config, folder)
+        walls.append(ended.wall_s)
+        _append(folder / RESULTS_FILE, ended)
+        results[run.number] = ended
+    num_done = sum(run.status == "done" for run in results.values())
+    report(num_done, len(plan), "" if num_done >= len(plan) else f"{len(plan) - num_done} failed: {folder / 'logs'}")
+    return [results[run.number] for run in plan]
+
+
+def value_again(run: SweepRun, config: SweepConfig, folder: Path) -> SweepRun:
+    """Return an ended run with the value that the present ``metric`` reads from its folder."""
+    return run if run.status != "done" else run.model_copy(update={"value": read_value(_place(folder, run), config)})
+
+
+def _run_child(run: SweepRun, config: SweepConfig, folder: Path) -> SweepRun:
+    place, log = _place(folder, run), folder / "logs" / f"{run.number:03d}.log"
+    place.mkdir(parents=True, exist_ok=True)
+    log.parent.mkdir(exist_ok=True)
+    started = time.monotonic()
+    with _held(place.with_suffix(".lock")) as lock, log.open("ab") as output:
+        words = [*(_CLI if config.command else ()), *child_words(run, config, folder)]
+        code, cpu_s = _call(words, output.fileno(), lock)
+    if code == _INTERRUPTED or code == -signal.SIGINT:
+        raise Interrupted(f"interrupted in run {run.number}; the same command resumes with it")
+    tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
+    if config.command and code in _USAGE_CODES:
+        raise ConfigError(f"run {run.number} was rejected ({' '.join(words[3:])}): {' '.join(tail)}")
+    measured = run.model_copy(update={"exit_code": code, "wall_s": time.monotonic() - started, "cpu_s": cpu_s})
+    if code:
+        return measured.model_copy(update={"status": "failed"})
+    return measured.model_copy(update={"value": read_value(place, config), **read_compute(place)})
+
+
+def _call(words: Sequence[str], output: int, lock: int) -> tuple[int, float]:
+    """Run a child to its end; return its exit code (minus the signal that ended it) and processor seconds.
+
+    Ctrl-C reaches the child by the terminal or from here, and a kill of this process by the kernel.
+    """
+    child = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        pass_fds=(lock,),
+        preexec_fn=lambda: set_parent_death_signal(signal.SIGINT),
+    )
+    is_told = False
+    while True:
+        try:
+            _, status, usage = os.wait4(child.pid, 0)
+            break
+        except KeyboardInterrupt:
+            child.send_signal(signal.SIGKILL if is_told else signal.SIGINT)
+            is_told = True
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return (_INTERRUPTED if is_told else child.returncode), usage.ru_utime + usage.ru_stime
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[int]:
+    """Hold a lock that a child inherits, so that a child left over by a kill ends before its folder is used again."""
+    with path.open("w") as file:
+        deadline = time.monotonic() + _MAX_WAIT_S
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise InputError(f"a child of a killed sweep still works on {path.stem}; stop it first") from None
+                time.sleep(0.1)
+        yield file.fileno()
+
+
+def _append(path: Path, run: SweepRun) -> None:
+    """Add a line; behind a torn one it starts on a line of its own."""
+    with path.open("ab+") as stream:
+        if stream.tell():
+            stream.seek(-1, os.SEEK_END)
+            if stream.read(1) != b"\n":
+                stream.write(b"\n")
+        stream.write(f"{run.model_dump_json()}\n".encode())
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _time_left(walls: Sequence[float], num_left: int) -> str:
+    return f"about {num_left * fmean(walls) / 60.0:.0f} min left" if walls else ""
+
+
+def _place(folder: Path, run: SweepRun) -> Path:
+    return folder / "runs" / f"{run.number:03d}"
+
+
+def read_value(place: Path, config: SweepConfig) -> float:
+    """Return the value of an ended child by ``config.metric``.
+
+    Raises:
+        InputError: the child's folder does not have it.
+    """
+    if config.program:
+        return _number_of(place / RESULT_FILE, config.metric)
+    phase, is_metric, name = config.metric.partition(":")
+    with RunStore.open(place / "run.db", is_read_only=True) as store:
+        if is_metric:
+            values = [value for _, value in store.metrics(phase, name) if np.isfinite(value)]
+            if not values:
+                raise InputError(f"{place} has no metric {name!r} of {phase!r}; it has {store.metric_names(phase)}")
+            return fmean(values[-config.window :])
+        estimate = pass_at_1(verdicts_by_task(store.rows(phase=choose_phase(store, phase))), num_resamples=2)
+    if estimate is None:
+        raise InputError(f"{place} has no samples in {phase!r}")
+    return estimate.value
+
+
+def _number_of(path: Path, key: str) -> float:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return float(values[key])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} has no number {key!r} ({type(error).__name__}); a program writes a JSON object there, and metric "
+            "names one of its keys"
+        ) from error
+
+
+def read_compute(place: Path) -> dict[str, float | int | None]:
+    """Return tokens and floating-point operations of a child's run, as far as its folder has them."""
+    if not (place / "run.db").is_file():
+        try:
+            known = json.loads((place / RESULT_FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return {name: known.get(name) for name in ("num_tokens", "num_sampled_tokens", "flops")}
+    with RunStore.open(place / "run.db", is_read_only=True) as store:
+        counts = [(row.num_tokens, row.num_action_tokens) for row in store.rows()]
+        phases = store.metric_phases()
+        num_learned = sum(value for phase in phases for _, value in store.metrics(phase, "train/num_tokens"))
+    num_tokens = sum(tokens for tokens, _ in counts)
+    length = num_tokens / max(1, len(counts))
+    flops = None
+    for model in sorted((place / "checkpoints").glob("*/config.json"))[:1]:
+        try:
+            shape = read_shape(str(model.parent))
+        except ModelFolderError:
+            break
+        flops = shape.forward_flops(num_tokens + _FORWARDS_OF_LEARNING * num_learned, length / 2.0)
+    return {"num_tokens": num_tokens, "num_sampled_tokens": sum(sampled for _, sampled in counts), "flops": flops}

@@ -1,0 +1,89 @@
+"""Importance of settings and places of arms, against scipy and by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from repairgym.analysis.sweeps import SweepRun, importance_of, part_of, rank_arms, welch_interval
+from repairgym.config.sweep import ChoiceConfig, IntConfig, LogUniformConfig, SweepConfig, UniformConfig
+
+CONFIG = SweepConfig.model_validate(
+    {
+        "command": ("eval", "run", "{run}"),
+        "settings": {
+            "loss": {"type": "choice", "values": ("a", "b", "c")},
+            "rate": {"type": "log_uniform", "low": 1e-5, "high": 1e-2},
+        },
+        "num_resamples": 200,
+    }
+)
+
+
+def make_runs(num: int, seed: int) -> list[SweepRun]:
+    generator = np.random.default_rng(seed)
+    runs = []
+    for number in range(num):
+        loss, rate = generator.choice(["a", "b", "c"]), float(10 ** generator.uniform(-5, -2))
+        value = {"a": 0.0, "b": 0.0, "c": 2.0}[loss] + float(generator.normal())
+        runs.append(SweepRun(number=number, settings={"loss": str(loss), "rate": rate}, value=value))
+    return runs
+
+
+def test_the_setting_with_an_effect_leads_and_its_value_wins():
+    runs = make_runs(60, 3)
+    first, second = importance_of([*runs, SweepRun(number=99, status="failed")], CONFIG)
+    assert (first.setting, first.is_clear, second.is_clear) == ("loss", True, False)
+    best = {value.value: value for value in first.values}["c"]
+    assert best.ci_low is not None
+    assert best.ci_low > 1.0
+    assert best.win_share > 0.7
+    assert sum(value.win_share for value in first.values) == pytest.approx(1.0)
+    assert sum(value.num_runs for value in second.values) == 60
+    inside = [run.value for run in runs if run.settings["loss"] == "c"]
+    outside = [run.value for run in runs if run.settings["loss"] != "c"]
+    assert best.effect == pytest.approx(np.mean(inside) - np.mean(outside))
+    reference = stats.ttest_ind(inside, outside, equal_var=False).confidence_interval()
+    assert (best.ci_low, best.ci_high) == pytest.approx((reference.low, reference.high))
+
+
+def test_lower_can_be_better():
+    rows = importance_of(make_runs(60, 3), CONFIG.model_copy(update={"is_higher_better": False}))
+    effects = {value.value: value for row in rows if row.setting == "loss" for value in row.values}
+    assert effects["c"].effect is not None
+    assert effects["c"].effect > 1.0
+    assert effects["c"].win_share < 0.1
+    assert effects["a"].mean_best < effects["c"].mean_best
+
+
+def test_numbers_are_compared_in_parts_of_their_range():
+    assert part_of(LogUniformConfig(low=1e-4, high=1e-1), 5e-3, 3) == "0.001 to 0.01"
+    assert part_of(LogUniformConfig(low=1e-4, high=1e-1), 1e-1, 3) == "0.01 to 0.1"
+    assert part_of(UniformConfig(low=0.0, high=0.9), 0.0, 3) == "0 to 0.3"
+    assert [part_of(IntConfig(low=1, high=6), value, 3) for value in (1, 2, 3, 6)] == [
+        *["1 to 2"] * 2,
+        "3 to 4",
+        "5 to 6",
+    ]
+    assert part_of(ChoiceConfig(values=(True, False)), True, 3) == "True"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_arms_differ_where_scipy_says_so(seed: int):
+    generator = np.random.default_rng(seed)
+    values = {str(arm): list(generator.normal(0.8 * arm, 1.0, 3 + arm % 2)) for arm in range(6)}
+    p = stats.tukey_hsd(*values.values()).pvalue
+    for place in rank_arms(values):
+        arm = int(place.name)
+        alike = {str(other) for other in range(6) if other != arm and p[arm, other] > 0.05}
+        assert set(place.indistinguishable) == alike
+        assert place.rank_low <= place.rank_high
+
+
+def test_what_cannot_be_ranked():
+    assert rank_arms({"a": [1.0, 2.0]}) == []
+    assert rank_arms({"a": [1.0], "b": [2.0]}) == []
+    assert rank_arms({"a": [1.0, 1.0], "b": [2.0, 2.0]}, is_higher_better=False)[0].name == "a"
+    assert welch_interval([1.0, 1.0], [0.0, 0.0]) == (1.0, 1.0)
+    assert importance_of(make_runs(2, 0), CONFIG) == []

@@ -1,0 +1,61 @@
+"""Variance in its parts: a published table, drawn components, what the data cannot show."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from repairgym.errors import InputError
+from repairgym.evaluation.variance import MeanSquares, split_variance
+from repairgym.records import VerdictKind
+
+FAILED, PASSED = VerdictKind.FAILED, VerdictKind.PASSED
+
+
+def test_mean_squares_are_those_of_shrout_and_fleiss():
+    """Psychological Bulletin 86 (1979), tables 2 and 3: six targets, four judges."""
+    targets = [[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 5, 6, 9], [6, 2, 4, 7]]
+    squares = MeanSquares([list(map(float, judge)) for judge in zip(*targets, strict=True)])
+    assert (squares.tasks, squares.seeds, squares.interaction) == pytest.approx((11.24, 32.49, 1.02), abs=0.005)
+
+
+def draw_runs(num_seeds: int, num_samples: int, num_tasks: int, seed: int) -> dict[str, dict[str, list[VerdictKind]]]:
+    generator = np.random.default_rng(seed)
+    base, shifts = generator.uniform(0.25, 0.75, num_tasks), generator.normal(0.0, 0.06, num_seeds)
+    runs = {}
+    for number, shift in enumerate(shifts):
+        rates = base + shift + generator.normal(0.0, 0.08, num_tasks)
+        passed = generator.random((num_tasks, num_samples)) < rates[:, None]
+        runs[str(number)] = {
+            str(task): [PASSED if value else FAILED for value in row] for task, row in enumerate(passed)
+        }
+    return runs
+
+
+def test_the_parts_are_those_that_were_drawn():
+    parts = split_variance(draw_runs(60, 3, 600, 4))
+    assert parts.task == pytest.approx(0.5**2 / 12, abs=0.002)
+    assert parts.seed == pytest.approx(0.06**2, abs=0.0015)
+    assert parts.task_by_seed == pytest.approx(0.08**2, abs=0.002)
+    assert parts.sample == pytest.approx(0.25 - 0.5**2 / 12 - 0.06**2 - 0.08**2, abs=0.01)
+    assert parts.total == pytest.approx(0.25, abs=0.01)
+    assert parts.ci_low < parts.mean < parts.ci_high
+
+
+def test_the_part_of_the_grader_is_taken_from_that_of_samples():
+    runs = draw_runs(2, 3, 50, 1)
+    without = split_variance(runs)
+    parts = split_variance(runs, [(PASSED, PASSED)] * 80 + [(PASSED, FAILED)] * 20)
+    assert parts.grader == pytest.approx(0.1)
+    assert without.grader is None
+    assert parts.sample == pytest.approx((without.sample or 0.0) - 0.1)
+    assert split_variance(runs, [(PASSED, PASSED)] * 5).grader == 0.0
+
+
+def test_what_the_data_cannot_show_is_not_zero():
+    alone = split_variance({"a": {"t": [PASSED, FAILED], "u": [FAILED, FAILED]}})
+    assert (alone.seed, alone.task_by_seed) == (None, None)
+    single = split_variance({"a": {"t": [PASSED], "u": [FAILED]}, "b": {"t": [PASSED], "u": [PASSED]}})
+    assert single.sample is None
+    with pytest.raises(InputError, match="got 1 tasks"):
+        split_variance({"a": {"t": [PASSED], "u": [FAILED]}, "b": {"t": [PASSED]}})

@@ -1,0 +1,176 @@
+"""Sweeps of child programs: draws, resuming after an interruption and a kill, failures, values and compute."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from repairgym.config.sweep import SweepConfig
+from repairgym.errors import ConfigError, InputError
+from repairgym.studies.sweep import (
+    RESULTS_FILE,
+    child_words,
+    draw_settings,
+    planned_runs,
+    read_compute,
+    read_results,
+    read_value,
+    run_sweep,
+)
+
+CHILD = """
+import json, pathlib, sys, time
+folder, values = pathlib.Path(sys.argv[1]), dict(word.split("=") for word in sys.argv[2:])
+started = folder / "started"
+started.write_text(started.read_text() + "x" if started.exists() else "x")
+if folder.name == "002" and (folder.parents[1] / "fails").exists():
+    sys.exit("no luck")
+if folder.name == "001" and (folder.parents[1] / "waits").exists():
+    time.sleep(60)
+result = {"score": float(values["a.rate"]) + (values["b"] == "x"), "num_tokens": 7}
+(folder / "result.json").write_text(json.dumps(result))
+"""
+PARENT = """
+import sys
+from pathlib import Path
+from repairgym.config.loading import load_config
+from repairgym.config.sweep import SweepConfig
+from repairgym.studies.sweep import run_sweep
+folder = Path(sys.argv[1])
+run_sweep(load_config(SweepConfig, folder / "plan.toml"), folder, lambda *_: None)
+"""
+PLAN = """
+program = [{python}, {child}, "{{run}}"]
+metric = "score"
+num_runs = 4
+[settings."a.rate"]
+type = "log_uniform"
+low = 1e-4
+high = 1e-2
+[settings.b]
+type = "choice"
+values = ["x", "y"]
+"""
+
+
+def quiet(*_: object) -> None:
+    pass
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "child.py").write_text(CHILD)
+    plan = PLAN.format(python=json.dumps(sys.executable), child=json.dumps(str(tmp_path / "child.py")))
+    (tmp_path / "plan.toml").write_text(plan)
+    return tmp_path
+
+
+@pytest.fixture
+def config(folder: Path) -> SweepConfig:
+    from repairgym.config.loading import load_config
+
+    return load_config(SweepConfig, folder / "plan.toml")
+
+
+def num_starts(folder: Path, number: int) -> int:
+    return len((folder / "runs" / f"{number:03d}" / "started").read_text())
+
+
+def test_draws_depend_on_their_number_and_seed_alone(config: SweepConfig):
+    more = config.model_copy(update={"num_runs": 40})
+    assert [run.settings for run in planned_runs(more)][:4] == [run.settings for run in planned_runs(config)]
+    assert draw_settings(config.model_copy(update={"seed": 1}), 0) != draw_settings(config, 0)
+    rates = [float(run.settings["a.rate"]) for run in planned_runs(more)]
+    assert all(1e-4 <= rate <= 1e-2 for rate in rates)
+    assert 8 <= sum(rate < 1e-3 for rate in rates) <= 32
+
+
+def test_arms_are_repeated_with_other_seeds_seed_by_seed(tmp_path: Path):
+    config = SweepConfig(
+        command=("train", "rl", "tasks", "{run}", "base"), arms={"a": (), "b": ("rl.x=1",)}, num_seeds=2, seed=5
+    )
+    runs = planned_runs(config)
+    assert [(run.arm, run.seed) for run in runs] == [("a", 5), ("b", 5), ("a", 6), ("b", 6)]
+    place = str(tmp_path / "runs" / "003")
+    assert child_words(runs[3], config, tmp_path) == ["train", "rl", "tasks", place, "base", "rl.x=1", "seed=6"]
+
+
+def test_a_sweep_runs_once_and_reads_values_and_compute(folder: Path, config: SweepConfig):
+    seen: list[tuple[int, int, str]] = []
+    runs = run_sweep(config, folder, lambda *line: seen.append(line))
+    assert [run.value for run in runs] == [
+        pytest.approx(float(run.settings["a.rate"]) + (run.settings["b"] == "x")) for run in runs
+    ]
+    assert all(run.num_tokens == 7 and run.cpu_s > 0 for run in runs)
+    assert (seen[0], seen[-1][:2]) == ((0, 4, ""), (4, 4))
+    assert "min left" in seen[1][2]
+    assert run_sweep(config, folder, quiet) == runs
+    assert [num_starts(folder, number) for number in range(4)] == [1, 1, 1, 1]
+
+
+def test_a_failed_child_is_kept_and_tried_again(folder: Path, config: SweepConfig):
+    (folder / "fails").touch()
+    runs = run_sweep(config, folder, quiet)
+    assert [(run.status, run.exit_code) for run in runs] == [("done", 0), ("done", 0), ("failed", 1), ("done", 0)]
+    assert "no luck" in (folder / "logs" / "002.log").read_text()
+    (folder / "fails").unlink()
+    assert [run.status for run in run_sweep(config, folder, quiet)] == ["done"] * 4
+    assert [num_starts(folder, number) for number in range(4)] == [1, 1, 2, 1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_sweep_goes_on_where_it_was(folder: Path, config: SweepConfig, number: signal.Signals):
+    (folder / "waits").touch()
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(folder)], stderr=subprocess.DEVNULL)
+    started = folder / "runs" / "001" / "started"
+    deadline = time.monotonic() + 60
+    while not (started.exists() and started.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(parent.pid, number)
+    assert parent.wait(60) != 0
+    (folder / "waits").unlink()
+    with (folder / RESULTS_FILE).open("a") as stream:
+        stream.write('{"number": 1, "sta')  # a line that a power cut tore
+    assert list(read_results(folder)) == [0]
+    assert [run.status for run in run_sweep(config, folder, quiet)] == ["done"] * 4
+    assert [num_starts(folder, place) for place in range(4)] == [1, 2, 1, 1]
+    assert sorted(read_results(folder)) == [0, 1, 2, 3]
+
+
+def test_values_of_run_folders(synthetic_run: Path, tmp_path: Path):
+    config = SweepConfig(command=("eval", "run", "{run}"), metric="rl:policy/entropy", window=2)
+    assert read_value(synthetic_run, config) == pytest.approx(0.6 - 0.3 * 0.875)
+    rate = read_value(synthetic_run, config.model_copy(update={"metric": "eval/rl/test-mutations"}))
+    assert 0.5 < rate < 1.0
+    with pytest.raises(InputError, match="has no metric 'nothing'"):
+        read_value(synthetic_run, config.model_copy(update={"metric": "rl:nothing"}))
+    place = shutil.copytree(synthetic_run, tmp_path / "run")
+    shape = {
+        **{"vocab_size": 100, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2},
+        **{"num_key_value_heads": 1, "intermediate_size": 16, "head_dim": 4},
+    }
+    (place / "checkpoints" / "rl" / "config.json").write_text(json.dumps(shape))
+    compute = read_compute(place)
+    assert compute["num_tokens"]
+    assert compute["num_sampled_tokens"]
+    assert compute["flops"]
+    assert compute["flops"] > 2 * 800 * compute["num_tokens"]
+    assert read_compute(synthetic_run)["flops"] is None
+
+
+def test_a_plan_that_cannot_run_is_rejected(folder: Path, config: SweepConfig):
+    with pytest.raises(ConfigError, match="no settings to draw and no arms"):
+        planned_runs(SweepConfig(command=("rollout", "{run}")))
+    with pytest.raises(InputError, match="no number 'other'"):
+        run_sweep(config.model_copy(update={"metric": "other"}), folder, quiet)
+    wrong = SweepConfig(command=("eval", "run", "{run}"), arms={"a": ("no.such=1",), "b": ()})
+    with pytest.raises(ConfigError, match=r"run 0 was rejected .*no\.such"):
+        run_sweep(wrong, folder / "other", quiet)
