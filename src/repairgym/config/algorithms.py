@@ -375,8 +375,24 @@ class SuspiciousDiscountConfig(Record):
     """gamma of URSA: a success whose process is in doubt is worth 1 - gamma."""
 
 
+class DropMomentConfig(Record):
+    """A success whose process loses most of its value at some turn is worth less (PS-GRPO of URSA, arXiv 2501.04686).
+
+    There a process reward model values the steps; here the values are counted over the states that the other members
+    of the group visit (`learning/state_values.py`).
+    """
+
+    type: Literal["drop_moment"] = "drop_moment"
+    threshold: float = Field(default=0.3, ge=0.0, lt=1.0)
+    """rho of URSA: the largest relative drop between two turns that is no drop moment."""
+    discount: float = Field(default=0.5, gt=0.0, le=1.0)
+    """gamma of URSA: a success with a drop moment is worth 1 - gamma."""
+    prior_weight: PositiveFloat = 1.0
+    """Visits that the mean of the others counts as in each value. Our choice."""
+
+
 RewardConfig = Annotated[
-    TerminalRewardConfig | StepPenaltyConfig | PartialCreditConfig | SuspiciousDiscountConfig,
+    TerminalRewardConfig | StepPenaltyConfig | PartialCreditConfig | SuspiciousDiscountConfig | DropMomentConfig,
     Field(discriminator="type"),
 ]
 

@@ -24,7 +24,7 @@ conformance tests of `tests/learning/test_advantages.py` then run it.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -301,6 +301,32 @@ ESTIMATORS: dict[str, Estimator] = {
 def estimate_advantages(groups: Sequence[Sequence[Outcome]], config: AdvantageConfig) -> list[GroupAdvantages]:
     """Return the advantages of an iteration's groups, in their order, by the estimator that ``config`` names."""
     return ESTIMATORS[config.type](groups, config)
+
+
+def estimate_by_origin(
+    groups: Sequence[Sequence[Outcome]], origins: Sequence[Sequence[Hashable]], config: AdvantageConfig
+) -> list[GroupAdvantages]:
+    """Return `estimate_advantages` of the parts of each group that have one origin, put together again.
+
+    A branch owes a part of its reward to where it began, so it is compared with those that began there. A group is
+    dropped when all of its parts are.
+    """
+    parts = [
+        (group, [number for number, key in enumerate(keys) if key == origin])
+        for group, keys in enumerate(origins)
+        for origin in dict.fromkeys(keys)
+    ]
+    estimated = estimate_advantages([[groups[group][number] for number in part] for group, part in parts], config)
+    values = [[0.0] * len(group) for group in groups]
+    reasons: list[list[DropReason]] = [[] for _ in groups]
+    for (group, part), advantages in zip(parts, estimated, strict=True):
+        reasons[group].append(advantages.drop_reason)
+        for number, value in zip(part, advantages.values, strict=True):
+            values[group][number] = value
+    return [
+        GroupAdvantages(tuple(numbers), "" if "" in why or not why else why[0])
+        for numbers, why in zip(values, reasons, strict=True)
+    ]
 
 
 def relative_to_group(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from repairgym.config.recipes import RlConfig
 from repairgym.config.rollout import AlarmConfig, RolloutConfig
+from repairgym.config.trees import SearchTreeConfig
 from repairgym.inference.loading import copy_folder
 from repairgym.learning.checkpoints import MODEL_FOLDER
 from repairgym.records import Task
@@ -130,7 +131,9 @@ class RLLoop:
         if self._config.spread_share < 1.0:
             groups, advantages = most_spread(groups, advantages, self._config.spread_share)
         demonstrations, coefficient = self._demonstrations.choose(batch.groups, batch.step)
-        return self._updates.lead(samples_of(groups, advantages, self._config.algorithm), demonstrations, coefficient)
+        num_learned = self._config.tree.num_learned if isinstance(self._config.tree, SearchTreeConfig) else None
+        samples = samples_of(groups, advantages, self._config.algorithm, num_learned)
+        return self._updates.lead(samples, demonstrations, coefficient)
 
     def _publish(self) -> None:
         """Sample with the saved weights from now on; sync metrics belong to the iteration that these weights sample."""

@@ -201,6 +201,7 @@ _CHECKS: tuple[tuple[str, Callable[[Any, FlatConfig], str]], ...] = (
     ("rl.algorithm.compute.micro_batch_tokens", _check_micro_batch),
     ("rl.algorithm.trained.type", _check_trained),
     ("rollout.engine.max_len_tokens", _check_engine),
+    ("rl.reward.type", _reject("drop_moment", "verl wants an episode's reward before it knows the rest of the group")),
     ("rl.reward.mode", _reject("raw_filtered", "verl wants an episode's reward before it knows the rest of the group")),
 )
 """Our key, and the reason to reject its value; empty where there is none."""
