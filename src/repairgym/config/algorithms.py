@@ -124,6 +124,22 @@ class TreeRlAdvantageConfig(Record):
     """Factor n^leaf_power for n leaves below. The paper learns a segment n times, each divided by sqrt(n)."""
 
 
+class SelfDistillationAdvantageConfig(Record):
+    """What the policy with feedback in context thinks of each token (SDPO, arXiv 2601.20802); no other teacher.
+
+    A_t = log pi(y_t | feedback, history) - log pi(y_t | history): minus the gradient of the divergence from the
+    self-teacher. Feedback: a success of another member, or the failed attempt and its verdict. Groups of equal rewards
+    teach, too.
+    """
+
+    type: Literal["self_distillation"] = "self_distillation"
+    max_gain: PositiveFloat = 5.0
+    """Bound on |A_t|, in nats. Our choice."""
+    group_weight: NonNegativeFloat = 0.0
+    """Factor on GRPO's advantage of the episode, which is added. The paper: 0."""
+    delta: PositiveFloat = 1e-6
+
+
 AdvantageConfig = Annotated[
     GroupAdvantageConfig
     | DrGrpoAdvantageConfig
@@ -132,11 +148,14 @@ AdvantageConfig = Annotated[
     | GaeAdvantageConfig
     | StateValueAdvantageConfig
     | TreeGrpoAdvantageConfig
-    | TreeRlAdvantageConfig,
+    | TreeRlAdvantageConfig
+    | SelfDistillationAdvantageConfig,
     Field(discriminator="type"),
 ]
 TURN_ADVANTAGES = ("state_value", "tree_grpo", "tree_rl")
 """Types that give each turn an advantage of its own."""
+TOKEN_ADVANTAGES = ("gae", "self_distillation")
+"""Types that give each token an advantage of its own, in the trainer."""
 
 # --- losses --------------------------------------------------------------------------------------------------------
 

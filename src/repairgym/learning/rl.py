@@ -59,7 +59,7 @@ class PolicyTrainer:
         coefficient (xi of AHPO, arXiv 2510.08540). No metrics when nothing can be learned.
         """
         learns_without_advantage = self._has_kl or self.learner.value_head is not None
-        used = [s for s in samples if s.has_advantage or (learns_without_advantage and s.num_learned)]
+        used = [s for s in samples if s.has_advantage or ((learns_without_advantage or s.hint) and s.num_learned)]
         used, prepared_metrics = prepare(used, self.learner, self.config, self._reference)
         steps: list[dict[str, float]] = []
         for _ in range(self.config.num_epochs):

@@ -68,5 +68,5 @@ def _values(donor: Trajectory, known: Sequence[Trajectory], rate: float, prior_w
     value = (sums + prior_weight * guess) / (counts + prior_weight)
     # On the way to its reward a donor only comes nearer: what is counted late bounds what is guessed before.
     bound = np.minimum if reward > rate else np.maximum
-    value = bound.accumulate(value[::-1])[::-1]
-    return value
+    bounded: np.ndarray = bound.accumulate(value[::-1])[::-1]
+    return bounded

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from repairgym.config.trees import GrownConfig, GroupTreeConfig, NoTreeConfig, PrefixSamplingConfig, TreeConfig
+from repairgym.config.trees import GroupTreeConfig, GrownConfig, NoTreeConfig, PrefixSamplingConfig, TreeConfig
 from repairgym.learning.state_values import state_values
 from repairgym.records import Trajectory
 from repairgym.rollout.jobs import EpisodeJob, Prefix, can_branch, episode_seed, make_groups, num_shared_turns

@@ -190,7 +190,7 @@ _CHECKS: tuple[tuple[str, Callable[[Any, FlatConfig], str]], ...] = (
     ("rl.algorithm.advantage.type", _reject("gae", _NO_CRITIC)),
     *(
         ("rl.algorithm.advantage.type", _reject(type_, "verl has one advantage per episode"))
-        for type_ in TURN_ADVANTAGES
+        for type_ in (*TURN_ADVANTAGES, "self_distillation")
     ),
     ("rl.algorithm.advantage.baseline", _reject("leave_one_out", "verl has the mean of the group, or none")),
     ("rl.algorithm.advantage.delta", lambda value, _: "" if value == _DELTA else f"verl's is {_DELTA}"),
