@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -101,17 +102,19 @@ def listening_model(seed: int):
     return model
 
 
+@pytest.mark.slow
 def test_the_policy_with_feedback_teaches_the_policy_without_a_reward() -> None:
     model = listening_model(0)
     start = value_of(model, BANDIT)
     config = load_config(
         AlgorithmConfig,
         None,
-        ["optimizer.learning_rate=0.003", "optimizer.weight_decay=0.0", "batch_size=32", "seed=0", *OVERRIDES],
+        ["optimizer.learning_rate=0.01", "optimizer.weight_decay=0.0", "batch_size=32", "seed=0", *OVERRIDES],
     )
-    trainer, generator = PolicyTrainer(model, config), np.random.default_rng(0)
+    trainer = PolicyTrainer(model, config, reference=copy.deepcopy(model))
+    generator = np.random.default_rng(0)
     for _ in range(BANDIT.num_updates):
-        samples, _ = sample_episodes(model, BANDIT, 8, generator)
+        samples, _ = sample_episodes(model, BANDIT, 4, generator)
         hinted = []
         for sample in samples:
             context = (int(sample.token_id[1]) - 4) % BANDIT.num_contexts

@@ -133,6 +133,10 @@ class SelfDistillationAdvantageConfig(Record):
     """
 
     type: Literal["self_distillation"] = "self_distillation"
+    teacher: Literal["start", "current"] = "start"
+    """Weights of the self-teacher. ``current``: those before the update, as in the paper's plain form; a policy that
+    stops to read feedback then teaches that, too. ``start``: those that the run began with, the limit of the paper's
+    regularized teachers. Our choice after the bandit of `tests/learning/test_self_distillation.py`."""
     max_gain: PositiveFloat = 5.0
     """Bound on |A_t|, in nats. Our choice."""
     group_weight: NonNegativeFloat = 0.0

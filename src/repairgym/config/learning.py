@@ -205,6 +205,11 @@ class AlgorithmConfig(Record):
     trained: TrainedConfig = FullConfig()
     seed: int = 0
 
+    @property
+    def needs_reference(self) -> bool:
+        """True when the update reads the model that the run started from."""
+        return self.kl.type != "none" or getattr(self.advantage, "teacher", "") == "start"
+
     def with_preset(self, name: str) -> Self:
         """Return a copy with the parts of ``name``; an unknown or unchanged name changes nothing."""
         if name not in PRESETS or name == self.preset:

@@ -79,7 +79,7 @@ def prepare(
     elif isinstance(config.kl, KlConfig) and config.kl.type == "k1":
         prepared = [replace(s, advantage=np.float32(s.advantage) + _k1_reward(s, config)) for s in prepared]
     if isinstance(config.advantage, SelfDistillationAdvantageConfig):
-        prepared, teacher_metrics = with_teacher(prepared, learner, config.advantage)
+        prepared, teacher_metrics = with_teacher(prepared, learner, config.advantage, reference)
         metrics |= teacher_metrics
     return prepared, metrics
 

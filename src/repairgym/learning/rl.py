@@ -36,8 +36,11 @@ class PolicyTrainer:
     ) -> None:
         """Prepare the optimizer; ``model`` is changed, ``reference`` never; `ConfigError` for a KL term without it."""
         self._has_kl = not isinstance(config.kl, NoKlConfig)
-        if self._has_kl and reference is None:
-            raise ConfigError(f"kl.type={config.kl.type!r} needs a reference model; give one, or set kl.type='none'")
+        if config.needs_reference and reference is None:
+            raise ConfigError(
+                f"kl.type={config.kl.type!r} with advantage.type={config.advantage.type!r} needs a reference model; give "
+                "one, or set kl.type='none' and no teacher='start'"
+            )
         self.config = config
         self.learner = Learner(
             model,

@@ -4,7 +4,7 @@ Reads policy samples with the feedback that their teacher reads (`Sample.hint`);
 gradient of KL(pi(.|x, y<t) || pi(.|x, f, y<t)) with a fixed teacher is that of a policy gradient whose advantage is
 log pi(y_t|x, f, y<t) - log pi(y_t|x, y<t) (the paper's equation for sampled tokens). Guarantees: every learned token was
 sampled without the feedback, from the history that the loss conditions on; nothing is ever sampled behind a hint, and
-its tokens are never learned; the teacher is the policy before the update.
+its tokens are never learned; the teacher does not change during an update.
 """
 
 from collections.abc import Sequence
@@ -14,19 +14,25 @@ import numpy as np
 
 from repairgym.config.algorithms import SelfDistillationAdvantageConfig
 from repairgym.learning.learner import Learner
+from repairgym.learning.packing.forward import Scorer
 from repairgym.learning.samples import Sample
 
 
 def with_teacher(
-    samples: Sequence[Sample], learner: Learner, config: SelfDistillationAdvantageConfig
+    samples: Sequence[Sample],
+    learner: Learner,
+    config: SelfDistillationAdvantageConfig,
+    start: Scorer | None = None,
 ) -> tuple[list[Sample], dict[str, float]]:
     """Add the teacher's gain to the advantage of each learned token; return the samples, in their order, and metrics.
 
-    A hint that leaves no room for the sequence in the model's context teaches nothing, and is counted.
+    ``start`` is the model that the run began with, which `teacher="start"` asks; None: the present one. A hint that leaves no room for the sequence in the model's context teaches nothing, and is counted.
     """
     room = int(getattr(learner.model.config, "max_position_embeddings", 0)) or None
     usable = [at for at, s in enumerate(samples) if s.hint and s.num_learned and _fits(s, room)]
-    measured = learner.measure([_behind_hint(samples[at]) for at in usable])
+    measured = learner.measure(
+        [_behind_hint(samples[at]) for at in usable], start if config.teacher == "start" else None
+    )
     taught, gains = list(samples), [np.zeros(0, np.float32)]
     for at, scores in zip(usable, measured, strict=True):
         sample = samples[at]

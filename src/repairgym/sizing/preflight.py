@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from repairgym.config.algorithms import KlConfig
 from repairgym.config.learning import AlgorithmConfig, LoraConfig, SftConfig, StepDpoConfig
 from repairgym.config.recipes import (
     DistillThenGrpoConfig,
@@ -174,7 +173,7 @@ def _share(context_tokens: int, learned: Learned, num_processes: int) -> Share:
         trained.rank if isinstance(trained, LoraConfig) else 0,
         is_bf16=compute.is_bf16,
         is_checkpointing=compute.is_checkpointing,
-        has_reference=isinstance(learned, AlgorithmConfig) and isinstance(learned.kl, KlConfig),
+        has_reference=isinstance(learned, AlgorithmConfig) and learned.needs_reference,
     )
 
 
