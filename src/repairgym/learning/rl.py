@@ -38,8 +38,8 @@ class PolicyTrainer:
         self._has_kl = not isinstance(config.kl, NoKlConfig)
         if config.needs_reference and reference is None:
             raise ConfigError(
-                f"kl.type={config.kl.type!r} with advantage.type={config.advantage.type!r} needs a reference model; give "
-                "one, or set kl.type='none' and no teacher='start'"
+                f"kl.type={config.kl.type!r} with advantage.type={config.advantage.type!r} needs a reference model; "
+                "give one, or set kl.type='none' and no teacher='start'"
             )
         self.config = config
         self.learner = Learner(

@@ -2,9 +2,9 @@
 
 Reads policy samples with the feedback that their teacher reads (`Sample.hint`); makes advantages of tokens. The
 gradient of KL(pi(.|x, y<t) || pi(.|x, f, y<t)) with a fixed teacher is that of a policy gradient whose advantage is
-log pi(y_t|x, f, y<t) - log pi(y_t|x, y<t) (the paper's equation for sampled tokens). Guarantees: every learned token was
-sampled without the feedback, from the history that the loss conditions on; nothing is ever sampled behind a hint, and
-its tokens are never learned; the teacher does not change during an update.
+log pi(y_t|x, f, y<t) - log pi(y_t|x, y<t) (the paper's equation for sampled tokens). Guarantees: every learned token
+was sampled without the feedback, from the history that the loss conditions on; nothing is ever sampled behind a hint,
+and its tokens are never learned; the teacher does not change during an update.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,8 @@ def with_teacher(
 ) -> tuple[list[Sample], dict[str, float]]:
     """Add the teacher's gain to the advantage of each learned token; return the samples, in their order, and metrics.
 
-    ``start`` is the model that the run began with, which `teacher="start"` asks; None: the present one. A hint that leaves no room for the sequence in the model's context teaches nothing, and is counted.
+    ``start`` is the model that the run began with, which `teacher="start"` asks; None: the present one. A hint that
+    leaves no room for the sequence in the model's context teaches nothing, and is counted.
     """
     room = int(getattr(learner.model.config, "max_position_embeddings", 0)) or None
     usable = [at for at, s in enumerate(samples) if s.hint and s.num_learned and _fits(s, room)]
