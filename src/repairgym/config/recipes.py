@@ -317,8 +317,8 @@ class DaggerConfig(Record):
     def _expert_speaks(self) -> Self:
         if self.rollout.pipeline.type != "compact":
             raise ValueError(
-                f"rollout.pipeline.type={self.rollout.pipeline.type!r}: the expert speaks compact actions only; expected "
-                "'compact'"
+                f"rollout.pipeline.type={self.rollout.pipeline.type!r}: the expert speaks compact actions only; "
+                "expected 'compact'"
             )
         return self
 

@@ -18,11 +18,11 @@ from typing import Any
 
 from repairgym.agent.clients import ClientPolicy
 from repairgym.agent.episode import Episode
+from repairgym.agent.expert import MixedPolicy
 from repairgym.agent.kept_states import StateKeeper
 from repairgym.agent.pipelines.base import EpisodeRunner, Pipeline
 from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.agent.recording import Entry, RecordedPolicy, TurnRecorder, entries_of
-from repairgym.agent.expert import MixedPolicy
 from repairgym.agent.scripted import ReplayPolicy, ScriptedPolicy
 from repairgym.agent.tools.base import ToolContext
 from repairgym.agent.tools.workspace import Workspace, base_text

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from repairgym.config.learning import AlgorithmConfig, LoraConfig, SftConfig, StepDpoConfig
 from repairgym.config.recipes import (
+    AgentQConfig,
+    DaggerConfig,
     DistillThenGrpoConfig,
     RftCommandConfig,
     RlCommandConfig,
@@ -33,6 +35,8 @@ TrainCommandConfig = (
     | RftCommandConfig
     | StepDpoCommandConfig
     | RlCommandConfig
+    | DaggerConfig
+    | AgentQConfig
     | DistillThenGrpoConfig
     | TwoStageConfig
 )
@@ -79,6 +83,10 @@ def stages_of(config: TrainCommandConfig, *, is_sampling: bool = True, stored_to
         return [Stage(stored_tokens, config.sft, None)]
     if isinstance(config, StepDpoCommandConfig):
         return [Stage(stored_tokens, config.step_dpo, None)]
+    if isinstance(config, DaggerConfig):
+        return [_stage(config.rollout, config.sft, "embedded")]
+    if isinstance(config, AgentQConfig):
+        return [_stage(config.rollout, config.step_dpo, "embedded")]
     if isinstance(config, RftCommandConfig):
         if not is_sampling:
             return [Stage(stored_tokens or config.rollout.pipeline.max_len_tokens, config.rft, None)]
