@@ -76,14 +76,11 @@ def test_trouble_of_the_server_is_invalid_and_keeps_the_turns(
     assert counters["endpoint/num_server_errors"] == 4
 
 
-def test_an_episode_goes_on_after_trouble_behind_a_new_turn(
-    task: Task, tmp_path: Path, renderer: ChatRenderer
-) -> None:
+def test_an_episode_goes_on_after_trouble_behind_a_new_turn(task: Task, tmp_path: Path, renderer: ChatRenderer) -> None:
     faults = [Fault.OK, *[Fault.SERVER_ERROR] * 2, Fault.OK, *[Fault.SERVER_ERROR] * 2, Fault.OK]
     (found,), counters = run(faults, "edit < => <= @2", task, tmp_path, renderer)
     assert (found.verdict.kind, found.stop_reason, len(found.turns)) == (VerdictKind.PASSED, StopReason.TURN_LIMIT, 4)
     assert counters["endpoint/num_server_errors"] == 4
-    assert counters["turns/num_recalled"] == 1 + 2
 
 
 def test_a_full_context_of_the_server_ends_the_episode(task: Task, tmp_path: Path, renderer: ChatRenderer) -> None:

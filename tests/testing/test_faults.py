@@ -36,7 +36,7 @@ async def test_equal_seeds_draw_equal_faults() -> None:
 
 @pytest.mark.asyncio
 async def test_no_fault_is_a_reward_of_0(task: Task, tmp_path: Path) -> None:
-    plan = FaultPlan(storm=0.05, storm_size=3, slow_start=0.1, hang=0.1, lost=0.2, no_space=0.1, skew=0.5, hang_s=0.0)
+    plan = FaultPlan(storm=0.2, storm_size=3, slow_start=0.1, hang=0.2, lost=0.4, no_space=0.2, skew=0.5, hang_s=0.0)
     renderer = ChatRenderer(train_tokenizer(["user assistant edit test undo submit"] * 9, 400, 40))
     backend = FaultyBackend(Faults(plan))
     runner = Runner(RolloutConfig(), backend, lambda _: TaskLayers(tmp_path, tmp_path), renderer)

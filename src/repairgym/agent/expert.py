@@ -22,7 +22,7 @@ _LABEL = re.compile(r"@(\d+) ")
 
 
 class Expert:
-    """What to do next in one episode. Call `observe` with each action and what it led to."""
+    """The expert of one episode. Call `observe` with each action and what it led to."""
 
     def __init__(self, fixes: Sequence[CompactEdit]) -> None:
         """``fixes``: the edits that give the gold lines (`window_edits`)."""

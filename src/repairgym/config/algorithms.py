@@ -125,7 +125,7 @@ class TreeRlAdvantageConfig(Record):
 
 
 class SelfDistillationAdvantageConfig(Record):
-    """What the policy with feedback in context thinks of each token (SDPO, arXiv 2601.20802); no other teacher.
+    """Advantages of tokens by the policy with feedback in its context (SDPO, arXiv 2601.20802); no other teacher.
 
     A_t = log pi(y_t | feedback, history) - log pi(y_t | history): minus the gradient of the divergence from the
     self-teacher. Feedback: a success of another member, or the failed attempt and its verdict. Groups of equal rewards

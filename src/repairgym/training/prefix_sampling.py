@@ -45,7 +45,8 @@ def steering_prefix(
         ]
         if places:
             order = generator.permutation(len(places))
-            return min((places[number] for number in order), key=lambda place: place[0])[1]
+            nearest: tuple[float, Prefix] = min((places[int(number)] for number in order), key=lambda place: place[0])
+            return nearest[1]
     return None
 
 
