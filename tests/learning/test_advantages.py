@@ -16,6 +16,7 @@ from repairgym.config.algorithms import (
     GroupAdvantageConfig,
     ReinforcePpAdvantageConfig,
     RlooAdvantageConfig,
+    SelfDistillationAdvantageConfig,
     StateValueAdvantageConfig,
     TreeGrpoAdvantageConfig,
     TreeRlAdvantageConfig,
@@ -80,7 +81,12 @@ RELATIVE: list[AdvantageConfig] = [
     TreeGrpoAdvantageConfig(),
     TreeRlAdvantageConfig(),
 ]
-EVERY: list[AdvantageConfig] = [*RELATIVE, ReinforcePpAdvantageConfig(), GaeAdvantageConfig()]
+EVERY: list[AdvantageConfig] = [
+    *RELATIVE,
+    ReinforcePpAdvantageConfig(),
+    GaeAdvantageConfig(),
+    SelfDistillationAdvantageConfig(group_weight=0.5),
+]
 
 
 def config_name(config: AdvantageConfig) -> str:

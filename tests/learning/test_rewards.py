@@ -1,10 +1,12 @@
 """Reward shapings against values worked out by hand, and what every one of them keeps."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from repairgym.config.algorithms import (
+    DropMomentConfig,
     PartialCreditConfig,
     StepPenaltyConfig,
     SuspiciousDiscountConfig,
@@ -24,6 +26,7 @@ CONFIGS = (
     StepPenaltyConfig(mode="raw_filtered"),
     PartialCreditConfig(),
     SuspiciousDiscountConfig(),
+    DropMomentConfig(),
 )
 STEP = ("edit", "@3 < => <=", "@3 x", "")
 PASSED, FAILED, EXPLOITED, INVALID = VerdictKind
@@ -35,6 +38,9 @@ def member(trajectory_maker):
 
     def make(kind, num_turns=1, *severities, passed=None):
         made = trajectory_maker(steps=(STEP,) * num_turns, kind=kind)
+        made = replace(
+            made, turns=tuple(turn.model_copy(update={"state": f"{at}"}) for at, turn in enumerate(made.turns))
+        )
         findings = tuple(Finding(detector="x", severity=item, detail="x") for item in severities)
         verdict = made.verdict.model_copy(update={"findings": made.verdict.findings + findings})
         if passed is not None:
@@ -184,3 +190,26 @@ def test_a_shaping_is_chosen_by_type_and_written_back(tmp_path):
 def test_impossible_settings_are_an_error(cls, override, message):
     with pytest.raises(ConfigError, match=message):
         load_config(cls, None, [override])
+
+
+def test_a_success_with_a_drop_moment_is_worth_less(trajectory_maker, task):
+    def visit(id_, states, kind):
+        made = trajectory_maker(id_, kind=kind)
+        turns = tuple(made.turns[0].model_copy(update={"state": state}) for state in states)
+        return replace(made, turns=turns)
+
+    group = [
+        visit("a", "sxy", PASSED),  # its last states only meet successes
+        visit("b", "sxy", PASSED),
+        visit("c", "szy", PASSED),  # z is where the failures were
+        visit("d", "szz", FAILED),
+        visit("e", "szw", FAILED),
+        visit("f", "sq", INVALID),
+    ]
+    # c: V(s) = (2 + 1/2) / 5 = 0.5, V(z) = (0 + 1/2) / 3 = 1/6: a drop of 2/3
+    shaping = make_shaping(DropMomentConfig(), 30)
+    assert shaping(task, group) == (1.0, 1.0, 0.5, 0.0, 0.0, None)
+    assert make_shaping(DropMomentConfig(threshold=0.7), 30)(task, group)[2] == 1.0
+    assert shaping(task, [group[2], group[5]]) == (1.0, None)
+    with pytest.raises(ConfigError, match="drop_moment"):
+        shaping(task, [visit("a", "s", PASSED), trajectory_maker("b", kind=FAILED)])

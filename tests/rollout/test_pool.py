@@ -14,6 +14,7 @@ from repairgym.records import Task, Trajectory, VerdictKind
 from repairgym.rollout.jobs import EpisodeJob, PolicyRef, make_groups
 from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.runner import never_run
+from repairgym.rollout.turn_log import TurnLog
 from repairgym.rollout.workers import JobsLost, Message, WorkerSetup, WorkReport, WorkRequest
 
 CONFIG = RolloutConfig(num_workers=2, max_in_flight=4, max_attempts=3)
@@ -131,3 +132,23 @@ def test_an_episode_that_nobody_ran_has_no_reward():
     trajectory = never_run(EpisodeJob("p/0/a#0", "p/0/a", "a", 7), "random", CONFIG, "lost")
     assert not trajectory.verdict.is_valid
     assert (trajectory.turns, trajectory.final_files, len(trajectory.ledger.token_id)) == ((), {}, 0)
+
+
+@pytest.mark.parametrize("has_progress", [True, False])
+def test_losses_count_only_without_a_new_turn_in_between(task, trajectory_maker, tmp_path, has_progress: bool):
+    """A long episode meets more losses than a short one; as long as its turns grow, none of them ends it."""
+    log = TurnLog(tmp_path)
+
+    def is_lost(num_begun: int, job: EpisodeJob) -> bool:
+        if job.trajectory_id == "p/0/a#0" and num_begun <= 8:
+            if has_progress:
+                log.path_of(job.trajectory_id).open("a").write("a turn\n")
+            return True
+        return False
+
+    workers = ScriptedWorkers(is_lost, trajectory_maker)
+    pool = WorkerPool(WorkerSetup(CONFIG, "", turns_folder=str(tmp_path)), workers)
+    jobs = make_groups("p", 0, ["a"], 1, seed=1)
+    (found,) = pool.run(PolicyRef("random"), jobs, {"a": task.model_copy(update={"id": "a"})})
+    assert found.verdict.is_valid == has_progress
+    assert workers.num_begun["p/0/a#0"] == (9 if has_progress else CONFIG.max_attempts)

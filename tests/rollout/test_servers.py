@@ -66,14 +66,21 @@ def test_a_text_only_server_repairs_and_rl_refuses_it(task: Task, tmp_path: Path
 def test_trouble_of_the_server_is_invalid_and_keeps_the_turns(
     task: Task, tmp_path: Path, renderer: ChatRenderer
 ) -> None:
-    faults = [Fault.OK, Fault.SERVER_ERROR, Fault.SERVER_ERROR, Fault.OK]
+    faults = [Fault.OK, *[Fault.SERVER_ERROR] * 4, Fault.OK]  # the second attempt makes no new turn
     found, counters = run(faults, "edit < => <= @2", task, tmp_path, renderer, num=2)
     assert [(t.verdict.kind, t.stop_reason, len(t.turns)) for t in found] == [
         (VerdictKind.INVALID, StopReason.INFRASTRUCTURE, 1),
         (VerdictKind.PASSED, StopReason.TURN_LIMIT, 4),
     ]
     assert "2 attempts failed, the last: status 500" in found[0].verdict.reason
-    assert counters["endpoint/num_server_errors"] == 2
+    assert counters["endpoint/num_server_errors"] == 4
+
+
+def test_an_episode_goes_on_after_trouble_behind_a_new_turn(task: Task, tmp_path: Path, renderer: ChatRenderer) -> None:
+    faults = [Fault.OK, *[Fault.SERVER_ERROR] * 2, Fault.OK, *[Fault.SERVER_ERROR] * 2, Fault.OK]
+    (found,), counters = run(faults, "edit < => <= @2", task, tmp_path, renderer)
+    assert (found.verdict.kind, found.stop_reason, len(found.turns)) == (VerdictKind.PASSED, StopReason.TURN_LIMIT, 4)
+    assert counters["endpoint/num_server_errors"] == 4
 
 
 def test_a_full_context_of_the_server_ends_the_episode(task: Task, tmp_path: Path, renderer: ChatRenderer) -> None:

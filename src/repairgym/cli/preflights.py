@@ -19,6 +19,8 @@ from repairgym.config.commands import (
     StartsConfig,
 )
 from repairgym.config.recipes import (
+    AgentQConfig,
+    DaggerConfig,
     DistillThenGrpoConfig,
     RftCommandConfig,
     RlCommandConfig,
@@ -154,6 +156,8 @@ def _selections(
     chosen: dict[str, tuple[TaskSelection, Collection[str]]] = {}
     if isinstance(config, RftCommandConfig | DistillThenGrpoConfig):
         chosen["collect.select"] = config.collect.select, ()
+    if isinstance(config, DaggerConfig | AgentQConfig):
+        chosen["select"] = config.select, ()
     stages = {"": config.rl} if isinstance(config, RlCommandConfig | DistillThenGrpoConfig) else {}
     if isinstance(config, TwoStageConfig):
         stages = {"stage_1.": config.stage_1.rl, "stage_2.": config.stage_2.rl}

@@ -1,4 +1,4 @@
-"""`repairgym train`: base, sft, rft, step_dpo, rl, dapo_two_stage, distill_then_grpo, verl.
+"""`repairgym train`: base, sft, rft, step_dpo, dagger, agent_q, rl, dapo_two_stage, distill_then_grpo, verl.
 
 A command checks its arguments and configuration before it imports torch, then runs its recipe, in several processes
 under torchrun.
@@ -179,6 +179,50 @@ def _check_paths(tasks: Path, run: Path, start: Path) -> Path:
     """Check the arguments of a recipe that samples; return the folder of the model."""
     check_tasks(tasks), check_new_run(run)
     return find_model(start)
+
+
+@app.command()
+@_configured
+def dagger(tasks: Tasks, run: NewRun, start: Start, config: recipes.DaggerConfig) -> None:
+    """Imitate a scripted expert in the states that the policy itself gets into (turn-level DAgger).
+
+    Example: repairgym train dagger tasks runs/dagger models/base select.num_tasks=64 num_rounds=3
+    """
+    model = _check_paths(tasks, run, start)
+    check_contexts(model, config)
+    check_selections(config, tasks)
+    from repairgym.cli.running import import_checkpoint, open_run
+    from repairgym.recipes.dagger import dagger
+
+    def recipe() -> str:
+        call = CallConfig("train-dagger", config)
+        with open_run(run, tasks, model, config.rollout, config.seed, call=call) as opened:
+            import_checkpoint(run, model, START)
+            return dagger(opened, config).name
+
+    _train(run, recipe, config.sft)
+
+
+@app.command("agent_q")
+@_configured
+def agent_q(tasks: Tasks, run: NewRun, start: Start, config: recipes.AgentQConfig) -> None:
+    """Search over turns, prefer the better action of each node, repeat (Agent Q, Algorithm 1).
+
+    Example: repairgym train agent_q tasks runs/q models/rft num_leaves=16 num_rounds=3
+    """
+    model = _check_paths(tasks, run, start)
+    check_contexts(model, config)
+    check_selections(config, tasks)
+    from repairgym.cli.running import import_checkpoint, open_run
+    from repairgym.recipes.agent_q import agent_q
+
+    def recipe() -> str:
+        call = CallConfig("train-agent_q", config)
+        with open_run(run, tasks, model, config.rollout, config.seed, call=call) as opened:
+            import_checkpoint(run, model, START)
+            return agent_q(opened, config).name
+
+    _train(run, recipe, config.step_dpo)
 
 
 @app.command()

@@ -124,6 +124,26 @@ class TreeRlAdvantageConfig(Record):
     """Factor n^leaf_power for n leaves below. The paper learns a segment n times, each divided by sqrt(n)."""
 
 
+class SelfDistillationAdvantageConfig(Record):
+    """Advantages of tokens by the policy with feedback in its context (SDPO, arXiv 2601.20802); no other teacher.
+
+    A_t = log pi(y_t | feedback, history) - log pi(y_t | history): minus the gradient of the divergence from the
+    self-teacher. Feedback: a success of another member, or the failed attempt and its verdict. Groups of equal rewards
+    teach, too.
+    """
+
+    type: Literal["self_distillation"] = "self_distillation"
+    teacher: Literal["start", "current"] = "start"
+    """Weights of the self-teacher. ``current``: those before the update, as in the paper's plain form; a policy that
+    stops to read feedback then teaches that, too. ``start``: those that the run began with, the limit of the paper's
+    regularized teachers. Our choice after the bandit of `tests/learning/test_self_distillation.py`."""
+    max_gain: PositiveFloat = 5.0
+    """Bound on |A_t|, in nats. Our choice."""
+    group_weight: NonNegativeFloat = 0.0
+    """Factor on GRPO's advantage of the episode, which is added. The paper: 0."""
+    delta: PositiveFloat = 1e-6
+
+
 AdvantageConfig = Annotated[
     GroupAdvantageConfig
     | DrGrpoAdvantageConfig
@@ -132,11 +152,14 @@ AdvantageConfig = Annotated[
     | GaeAdvantageConfig
     | StateValueAdvantageConfig
     | TreeGrpoAdvantageConfig
-    | TreeRlAdvantageConfig,
+    | TreeRlAdvantageConfig
+    | SelfDistillationAdvantageConfig,
     Field(discriminator="type"),
 ]
 TURN_ADVANTAGES = ("state_value", "tree_grpo", "tree_rl")
 """Types that give each turn an advantage of its own."""
+TOKEN_ADVANTAGES = ("gae", "self_distillation")
+"""Types that give each token an advantage of its own, in the trainer."""
 
 # --- losses --------------------------------------------------------------------------------------------------------
 
@@ -375,8 +398,24 @@ class SuspiciousDiscountConfig(Record):
     """gamma of URSA: a success whose process is in doubt is worth 1 - gamma."""
 
 
+class DropMomentConfig(Record):
+    """A success whose process loses most of its value at some turn is worth less (PS-GRPO of URSA, arXiv 2501.04686).
+
+    There a process reward model values the steps; here the values are counted over the states that the other members
+    of the group visit (`learning/state_values.py`).
+    """
+
+    type: Literal["drop_moment"] = "drop_moment"
+    threshold: float = Field(default=0.3, ge=0.0, lt=1.0)
+    """rho of URSA: the largest relative drop between two turns that is no drop moment."""
+    discount: float = Field(default=0.5, gt=0.0, le=1.0)
+    """gamma of URSA: a success with a drop moment is worth 1 - gamma."""
+    prior_weight: PositiveFloat = 1.0
+    """Visits that the mean of the others counts as in each value. Our choice."""
+
+
 RewardConfig = Annotated[
-    TerminalRewardConfig | StepPenaltyConfig | PartialCreditConfig | SuspiciousDiscountConfig,
+    TerminalRewardConfig | StepPenaltyConfig | PartialCreditConfig | SuspiciousDiscountConfig | DropMomentConfig,
     Field(discriminator="type"),
 ]
 

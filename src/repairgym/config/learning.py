@@ -205,6 +205,11 @@ class AlgorithmConfig(Record):
     trained: TrainedConfig = FullConfig()
     seed: int = 0
 
+    @property
+    def needs_reference(self) -> bool:
+        """True when the update reads the model that the run started from."""
+        return self.kl.type != "none" or getattr(self.advantage, "teacher", "") == "start"
+
     def with_preset(self, name: str) -> Self:
         """Return a copy with the parts of ``name``; an unknown or unchanged name changes nothing."""
         if name not in PRESETS or name == self.preset:
@@ -229,19 +234,20 @@ class AlgorithmConfig(Record):
                 f"token_budget={self.token_budget} replaces the denominator 'token', but loss.denominator is "
                 f"{self.loss.denominator!r}; set token_budget='none' or another loss"
             )
-        if self.advantage.type == "gae" and (self.is_error_masked or self.negative_weight != 1.0):
+        if self.advantage.type in algorithms.TOKEN_ADVANTAGES and (self.is_error_masked or self.negative_weight != 1.0):
             raise ValueError(
-                "is_error_masked and negative_weight use the sign of a trajectory's advantage, but 'gae' gives each "
-                "token its own; set is_error_masked=false and negative_weight=1.0"
+                "is_error_masked and negative_weight use the sign of a trajectory's advantage, but "
+                f"{self.advantage.type!r} gives each token its own; set is_error_masked=false and negative_weight=1.0"
             )
         if self.loss.type == "gspo" and self.kl.type == "k1":
             raise ValueError(
                 "kl.type='k1' gives each token its own advantage, but 'gspo' has one per sequence; use kl.type='k3'"
             )
-        if self.loss.type == "gspo" and self.advantage.type in algorithms.TURN_ADVANTAGES:
+        own = (*algorithms.TURN_ADVANTAGES, "self_distillation")
+        if self.loss.type == "gspo" and self.advantage.type in own:
             raise ValueError(
-                f"advantage.type={self.advantage.type!r} gives each turn its own advantage, but 'gspo' has one per "
-                "sequence; use another loss"
+                f"advantage.type={self.advantage.type!r} gives each turn or token its own advantage, but 'gspo' has "
+                "one per sequence; use another loss"
             )
         return self
 

@@ -31,7 +31,7 @@ from repairgym.config.pipeline import PipelineConfig, check_undemonstrated
 from repairgym.config.rollout import RolloutConfig, WatchConfig
 from repairgym.config.selection import TrainingSelection, ValidationSelection
 from repairgym.config.tasks import MutationConfig, ReleaseConfig, SolveRateConfig, SplitLimits, TasksConfig
-from repairgym.config.trees import GroupTreeConfig, NoTreeConfig, check_tree
+from repairgym.config.trees import GroupTreeConfig, NoTreeConfig, SearchTreeConfig, check_tree
 from repairgym.records import Record, SourceKind
 
 _SMALL_COMPUTE = ComputeConfig(is_bf16=True)
@@ -290,6 +290,63 @@ class RftCommandConfig(Record):
     """The servers of the samplers ``vllm`` and ``openai``."""
     rft: RftConfig = RftConfig()
     rollout: RolloutConfig = RolloutConfig()
+
+
+class DaggerConfig(Record):
+    """`repairgym train dagger`."""
+
+    seed: int = 0
+    select: TrainingSelection = TrainingSelection(num_tasks=64)
+    num_rounds: PositiveInt = 3
+    """Our choice."""
+    num_samples: PositiveInt = 2
+    """Episodes per task and round. Our choice."""
+    first_share: float = Field(default=1.0, ge=0.0, le=1.0)
+    """Share of the expert's turns in the first round; it falls by ``decay`` in each round after it (DAgger, arXiv
+    1011.0686: 1, the teacher alone)."""
+    decay: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Our choice; 0: only the first round has the expert's turns."""
+    sft: SftConfig = SftConfig()
+    rollout: RolloutConfig = RolloutConfig()
+
+    def expert_share(self, step: int) -> float:
+        """Return the share of the expert's turns in round ``step``."""
+        return self.first_share * self.decay**step
+
+    @model_validator(mode="after")
+    def _expert_speaks(self) -> Self:
+        if self.rollout.pipeline.type != "compact":
+            raise ValueError(
+                f"rollout.pipeline.type={self.rollout.pipeline.type!r}: the expert speaks compact actions only; "
+                "expected 'compact'"
+            )
+        return self
+
+
+class AgentQConfig(Record):
+    """`repairgym train agent_q` (Agent Q, arXiv 2408.07199, Algorithm 1)."""
+
+    seed: int = 0
+    select: TrainingSelection = TrainingSelection(num_tasks=64)
+    num_rounds: PositiveInt = 3
+    """Outer iterations; the reference of each is the policy that it begins with. Our choice."""
+    num_leaves: PositiveInt = 16
+    """Episodes of the search per task and round. Our choice: the paper states none."""
+    tree: SearchTreeConfig = SearchTreeConfig(num_children=4, final_exploration=1.0)
+    """The search; the paper's exploration has no decay, its number of actions per node is not stated."""
+    critic_weight: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """1 - alpha of Q = alpha Q_search + (1 - alpha) Q_critic: the rank of an action's mean log-probability under the
+    policy, from 0 to 1, stands for the paper's critic. The paper states no alpha."""
+    min_gap: float = Field(default=0.3, ge=0.0, lt=1.0)
+    """theta: least difference of the values of a pair. Our choice; the paper gives no value."""
+    max_per_task: PositiveInt = 16
+    step_dpo: StepDpoConfig = StepDpoConfig()
+    rollout: RolloutConfig = RolloutConfig()
+
+    @model_validator(mode="after")
+    def _can_search(self) -> Self:
+        check_tree(self.tree, self.num_leaves, self.rollout.agent.type)
+        return self
 
 
 class StepDpoCommandConfig(Record):

@@ -22,6 +22,8 @@ COMMAND_CONFIGS: Mapping[str, type[Record]] = {
     "train sft": recipes.SftCommandConfig,
     "train rft": recipes.RftCommandConfig,
     "train step_dpo": recipes.StepDpoCommandConfig,
+    "train dagger": recipes.DaggerConfig,
+    "train agent_q": recipes.AgentQConfig,
     "train dapo_two_stage": recipes.TwoStageConfig,
     "train distill_then_grpo": recipes.DistillThenGrpoConfig,
     "train base": recipes.PretrainingConfig,

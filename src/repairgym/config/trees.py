@@ -1,8 +1,8 @@
-"""Shape of a group: independent chains, or a tree of chains and of branches from their turns. Imports no torch."""
+"""Shape of a group: independent chains, a tree of chains and branches, or a search tree. Imports no torch."""
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from repairgym.records import Record
 
@@ -45,7 +45,73 @@ class TreeConfig(Record):
         return num_branches // portion
 
 
-GroupTreeConfig = Annotated[NoTreeConfig | TreeConfig, Field(discriminator="type")]
+class PrefixSamplingConfig(Record):
+    """Branches that steer a group to mixed rewards (Prefix Sampling, arXiv 2605.05112).
+
+    Where most chains fail, the other members begin behind turns of a success (a head start); where most pass, behind
+    turns of a failure (a handicap). Without such an episode they are chains. All branches of a group begin in one
+    state, and members are compared with those that began in the same state. The place follows from counted values; the
+    numbers are our choice, since the paper's were not found.
+    """
+
+    type: Literal["pass_rate"] = "pass_rate"
+    num_chains: PositiveInt = 4
+    """Members that begin at the task's start and show the pass rate. The group size counts leaves."""
+    target: float = Field(default=0.5, gt=0.0, lt=1.0)
+    """Pass rate to steer to: that of the largest p (1 - p)."""
+    tolerance: NonNegativeFloat = 0.2
+    """Distance of the chains' pass rate from ``target`` up to which the group is left alone."""
+    prior_weight: PositiveFloat = 1.0
+    """Visits that the first guess of a state's value counts as: a straight line over the turns, from the chains' pass
+    rate to the reward of the episode."""
+    is_earlier_used: bool = True
+    """Begin with turns of the policy's earlier episodes of the task, too, where no chain has the reward it takes."""
+    num_earlier: PositiveInt = 4
+    """Latest earlier episodes of each reward that are looked at."""
+
+    def num_turns_chosen(self, num_leaves: int) -> int:
+        """Return 1; a ValueError unless at least two members of ``num_leaves`` can be compared with each other."""
+        if num_leaves < self.num_chains + 2:
+            raise ValueError(
+                f"tree.num_chains={self.num_chains} of {num_leaves} leaves leaves {num_leaves - self.num_chains} "
+                "branches, expected at least 2, which are compared with each other"
+            )
+        return 1
+
+
+class SearchTreeConfig(Record):
+    """Monte-Carlo tree search over turns, one leaf after another (RepoSearch-R1, arXiv 2510.26287).
+
+    Each leaf begins where UCT = q / n + w sqrt(ln n_parent / n) leads, at the first node with fewer than
+    ``num_children`` actions, and plays on to its end; its reward q and its visit n count on the whole path. Another
+    action is sampled only at the chosen node, from the node's own history: nothing is sampled under a prompt that
+    training does not see.
+    """
+
+    type: Literal["uct"] = "uct"
+    num_chains: PositiveInt = 1
+    """Members that begin at the task's start before the search. The group size counts leaves (RepoSearch-R1: 40)."""
+    num_children: PositiveInt = 2
+    """Most actions sampled from one node. RepoSearch-R1: 2."""
+    exploration: NonNegativeFloat = 2.0
+    """w at the first leaf. RepoSearch-R1: 2."""
+    final_exploration: PositiveFloat = 0.1
+    """Factor on w at the last leaf, reached geometrically. RepoSearch-R1: 0.1; 1 leaves w as it is."""
+    num_learned: PositiveInt | None = None
+    """Leaves that are learned: the best and the worst in turn, so that both rewards are there (RepoSearch-R1: 8). All
+    leaves count in advantages, whatever is learned. None: all."""
+
+    def num_turns_chosen(self, num_leaves: int) -> int:
+        """Return 1; a ValueError where there is nothing to search or more is learned than sampled."""
+        if num_leaves <= self.num_chains:
+            raise ValueError(f"tree.num_chains={self.num_chains} of {num_leaves} leaves leaves none to search for")
+        if self.num_learned and self.num_learned > num_leaves:
+            raise ValueError(f"tree.num_learned={self.num_learned} of {num_leaves} leaves; expected at most all")
+        return 1
+
+
+GrownConfig = TreeConfig | PrefixSamplingConfig | SearchTreeConfig
+GroupTreeConfig = Annotated[NoTreeConfig | GrownConfig, Field(discriminator="type")]
 
 
 def check_tree(tree: GroupTreeConfig, num_leaves: int, agent: str) -> None:

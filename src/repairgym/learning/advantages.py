@@ -17,6 +17,8 @@ state_value   the same of each turn, values counted      after RTMC, arXiv 2604.
 tree_grpo     mean over the leaves below of group's A,   Tree-GRPO, arXiv 2509.21240; `trees`
               plus the same A within their tree
 tree_rl       (V(s) - V(root)) + (V(s) - V(parent))      TreeRL, arXiv 2506.11902; `trees`
+self_         log pi(y_t | feedback) - log pi(y_t) of    SDPO, arXiv 2601.20802; `self_distillation`
+distillation  each token, plus w times group's A
 ============  =========================================  ==========================================================
 
 To add an estimator: a function, a member of `config.algorithms.AdvantageConfig`, a line in `ESTIMATORS`; the
@@ -24,7 +26,7 @@ conformance tests of `tests/learning/test_advantages.py` then run it.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -37,6 +39,7 @@ from repairgym.config.algorithms import (
     GroupAdvantageConfig,
     ReinforcePpAdvantageConfig,
     RlooAdvantageConfig,
+    SelfDistillationAdvantageConfig,
     StateValueAdvantageConfig,
     TreeGrpoAdvantageConfig,
     TreeRlAdvantageConfig,
@@ -286,6 +289,19 @@ def _of_own_turns(group: Sequence[Outcome], values: Sequence[float], of_turns: S
     return GroupAdvantages(tuple(values), "", tuple(own))
 
 
+def estimate_self_distillation(
+    groups: Sequence[Sequence[Outcome]], config: SelfDistillationAdvantageConfig
+) -> list[GroupAdvantages]:
+    """Return GRPO's advantages times ``group_weight``; the trainer adds those of tokens. All valid groups are kept."""
+    results = []
+    for group in groups:
+        rewards = _rewards_of(group)
+        values = tuple(config.group_weight * value for value in group_advantages(rewards, delta=config.delta).values)
+        is_valid = any(reward is not None for reward in rewards)
+        results.append(GroupAdvantages(values, "" if is_valid else "too_few_valid"))
+    return results
+
+
 ESTIMATORS: dict[str, Estimator] = {
     "group": estimate_group,
     "dr_grpo": estimate_dr_grpo,
@@ -295,12 +311,39 @@ ESTIMATORS: dict[str, Estimator] = {
     "state_value": estimate_state_value,
     "tree_grpo": estimate_tree_grpo,
     "tree_rl": estimate_tree_rl,
+    "self_distillation": estimate_self_distillation,
 }
 
 
 def estimate_advantages(groups: Sequence[Sequence[Outcome]], config: AdvantageConfig) -> list[GroupAdvantages]:
     """Return the advantages of an iteration's groups, in their order, by the estimator that ``config`` names."""
     return ESTIMATORS[config.type](groups, config)
+
+
+def estimate_by_origin(
+    groups: Sequence[Sequence[Outcome]], origins: Sequence[Sequence[Hashable]], config: AdvantageConfig
+) -> list[GroupAdvantages]:
+    """Return `estimate_advantages` of the parts of each group that have one origin, put together again.
+
+    A branch owes a part of its reward to where it began, so it is compared with those that began there. A group is
+    dropped when all of its parts are.
+    """
+    parts = [
+        (group, [number for number, key in enumerate(keys) if key == origin])
+        for group, keys in enumerate(origins)
+        for origin in dict.fromkeys(keys)
+    ]
+    estimated = estimate_advantages([[groups[group][number] for number in part] for group, part in parts], config)
+    values = [[0.0] * len(group) for group in groups]
+    reasons: list[list[DropReason]] = [[] for _ in groups]
+    for (group, part), advantages in zip(parts, estimated, strict=True):
+        reasons[group].append(advantages.drop_reason)
+        for number, value in zip(part, advantages.values, strict=True):
+            values[group][number] = value
+    return [
+        GroupAdvantages(tuple(numbers), "" if "" in why or not why else why[0])
+        for numbers, why in zip(values, reasons, strict=True)
+    ]
 
 
 def relative_to_group(

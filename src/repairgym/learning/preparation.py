@@ -16,6 +16,7 @@ from repairgym.config.algorithms import (
     KlConfig,
     MaskCorrectionConfig,
     NoCorrectionConfig,
+    SelfDistillationAdvantageConfig,
     TruncateCorrectionConfig,
 )
 from repairgym.config.learning import AlgorithmConfig
@@ -23,6 +24,7 @@ from repairgym.learning.advantages import token_advantages
 from repairgym.learning.learner import Learner, Measured
 from repairgym.learning.packing.forward import Scorer
 from repairgym.learning.samples import Sample
+from repairgym.learning.self_distillation import with_teacher
 
 _MAX_LOG_RATIO = 20.0
 
@@ -76,6 +78,9 @@ def prepare(
         metrics |= value_metrics
     elif isinstance(config.kl, KlConfig) and config.kl.type == "k1":
         prepared = [replace(s, advantage=np.float32(s.advantage) + _k1_reward(s, config)) for s in prepared]
+    if isinstance(config.advantage, SelfDistillationAdvantageConfig):
+        prepared, teacher_metrics = with_teacher(prepared, learner, config.advantage, reference)
+        metrics |= teacher_metrics
     return prepared, metrics
 
 

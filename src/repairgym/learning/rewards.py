@@ -11,7 +11,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from repairgym.config.algorithms import (
+    DropMomentConfig,
     PartialCreditConfig,
     RewardConfig,
     StepPenaltyConfig,
@@ -19,6 +22,8 @@ from repairgym.config.algorithms import (
     TerminalRewardConfig,
     check_turns,
 )
+from repairgym.errors import ConfigError
+from repairgym.learning.state_values import state_values
 from repairgym.records import Task, TestOutcome, Trajectory, Verdict, VerdictKind
 
 Rewards = tuple[float | None, ...]
@@ -92,11 +97,47 @@ def suspicious_discount(
     return _shape_each(group, 0.0, discounted)
 
 
+def drop_moment(config: DropMomentConfig, max_turns: int, task: Task, group: Sequence[Trajectory]) -> Rewards:
+    """Return 1 for a success, 1 - discount for one with a drop moment, 0 for a failure (URSA, arXiv 2501.04686).
+
+    With V_j the value of the state in which turn j starts, the drop is max over j of (V_j - V_{j+1}) / V_j, and a drop
+    moment is one above ``threshold``. A member's own reward is left out of its values. A group of one valid member has
+    nobody to count.
+
+    Raises:
+        ConfigError: turns have no state.
+    """
+    valid = [number for number, member in enumerate(group) if member.verdict.is_valid]
+    if len(valid) < 2:
+        return raw_rewards(group)
+    states = [[turn.state for turn in group[number].turns] for number in valid]
+    if any(not state for visited in states for state in visited):
+        raise ConfigError(
+            "reward.type='drop_moment' values the states in which turns start, and some turns have none (external "
+            "agents, older stores); choose reward.type='terminal'"
+        )
+    rewards = [group[number].verdict.reward for number in valid]
+    values = state_values(states, rewards, prior_weight=config.prior_weight, is_own_counted=False)
+    drops = {group[number].id: _largest_drop(value) for number, value in zip(valid, values, strict=True)}
+
+    def discounted(member: Trajectory) -> float:
+        return member.verdict.reward * (1.0 - config.discount if drops[member.id] > config.threshold else 1.0)
+
+    return _shape_each(group, 0.0, discounted)
+
+
+def _largest_drop(value: np.ndarray) -> float:
+    """Return the largest relative fall from one of [turns] values to the next; 0 without any."""
+    falls = (value[:-1] - value[1:])[value[:-1] > 0] / value[:-1][value[:-1] > 0]
+    return float(falls.max(initial=0.0))
+
+
 SHAPINGS: dict[str, Callable[[Any, int, Task, Sequence[Trajectory]], Rewards]] = {
     "terminal": terminal,
     "step_penalty": step_penalty,
     "partial_credit": partial_credit,
     "suspicious_discount": suspicious_discount,
+    "drop_moment": drop_moment,
 }
 """By the type of the configuration, which a shaping reads with the turns that an episode may have."""
 

@@ -37,8 +37,11 @@ class PolicyTrainer:
     ) -> None:
         """Prepare the optimizer; ``model`` is changed, ``reference`` never; `ConfigError` for a KL term without it."""
         self._has_kl = not isinstance(config.kl, NoKlConfig)
-        if self._has_kl and reference is None:
-            raise ConfigError(f"kl.type={config.kl.type!r} needs a reference model; give one, or set kl.type='none'")
+        if config.needs_reference and reference is None:
+            raise ConfigError(
+                f"kl.type={config.kl.type!r} with advantage.type={config.advantage.type!r} needs a reference model; "
+                "give one, or set kl.type='none' and no teacher='start'"
+            )
         self.config = config
         self.learner = Learner(
             model,
@@ -62,7 +65,7 @@ class PolicyTrainer:
         coefficient (xi of AHPO, arXiv 2510.08540). No metrics when nothing can be learned.
         """
         learns_without_advantage = self._has_kl or self.learner.value_head is not None
-        used = [s for s in samples if s.has_advantage or (learns_without_advantage and s.num_learned)]
+        used = [s for s in samples if s.has_advantage or ((learns_without_advantage or s.hint) and s.num_learned)]
         used, prepared_metrics = prepare(used, self.learner, self.config, self._reference)
         steps: list[dict[str, float]] = []
         self.learned = []

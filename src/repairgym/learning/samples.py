@@ -48,6 +48,8 @@ class Sample:
     """[tokens] float32 target of the value head."""
     correction: np.ndarray | None = None
     """[tokens] float32 importance-sampling factor of each token's loss."""
+    hint: tuple[int, ...] = ()
+    """Tokens that a self-teacher reads before the sequence; never sampled behind, never learned."""
 
     def __post_init__(self) -> None:
         lengths = {len(array) for array in self.arrays().values()}

@@ -73,14 +73,22 @@ class PreferenceWork:
         self.learn()
 
 
-def action_pairs(trajectories: Iterable[Trajectory], min_gap: float, max_per_task: int) -> list[Pair]:
+def action_pairs(
+    trajectories: Iterable[Trajectory], min_gap: float, max_per_task: int, critic_weight: float = 0.0
+) -> list[Pair]:
     """Pairs of sibling actions in one task, at most ``max_per_task``, those with the largest gap first.
 
-    ``min_gap`` is the least difference of the values, above 0 (Agent Q's theta, which it does not state).
+    ``min_gap`` is the least difference of the values, above 0 (Agent Q's theta, which it does not state). A value is
+    the mean reward of the episodes that took the action, branches included, mixed with the rank of its mean
+    log-probability among its siblings where ``critic_weight`` is above 0.
     """
     pairs: dict[str, list[tuple[float, Pair]]] = defaultdict(list)
     for (task_id, _), actions in _siblings(trajectories).items():
-        valued = sorted((float(np.mean(rewards)), action) for action, (rewards, _) in actions.items())
+        ranks = _ranks(actions)
+        valued = sorted(
+            ((1.0 - critic_weight) * float(np.mean(rewards)) + critic_weight * ranks[action], action)
+            for action, (rewards, _) in actions.items()
+        )
         gap = valued[-1][0] - valued[0][0]
         if len(valued) > 1 and gap > min_gap:
             best, worst = (actions[valued[at][1]][1] for at in (-1, 0))
@@ -92,6 +100,13 @@ def action_pairs(trajectories: Iterable[Trajectory], min_gap: float, max_per_tas
     ]
 
 
+def _ranks(actions: dict[bytes, tuple[list[float], Sample]]) -> dict[bytes, float]:
+    """Rank sibling actions by the mean log-probability of their tokens, from 0 to 1."""
+    means = {action: float(sample.old_log_prob[sample.weight > 0].mean()) for action, (_, sample) in actions.items()}
+    ordered = sorted(means, key=lambda action: (means[action], action))
+    return {action: place / max(1, len(ordered) - 1) for place, action in enumerate(ordered)}
+
+
 _History = tuple[str, bytes]
 """A task and the tokens of everything before the action."""
 
@@ -101,17 +116,18 @@ def _siblings(trajectories: Iterable[Trajectory]) -> dict[_History, dict[bytes, 
     siblings: dict[_History, dict[bytes, tuple[list[float], Sample]]] = defaultdict(dict)
     for trajectory in trajectories:
         histories = split_histories(trajectory) if trajectory.verdict.is_valid else []
-        for token_id, (start, end) in (
-            (history.ledger.token_id, turn.action_span) for history in histories for turn in history.turns
+        for ledger, (start, end) in (
+            (history.ledger, turn.action_span) for history in histories for turn in history.turns
         ):
             if 0 < start < end:
+                token_id, log_prob = ledger.token_id[:end], ledger.log_prob[:end]
                 actions = siblings[trajectory.task_id, token_id[:start].tobytes()]
-                new: tuple[list[float], Sample] = ([], _action_sample(token_id[:end], start))
-                rewards, _ = actions.setdefault(token_id[start:end].tobytes(), new)
+                new: tuple[list[float], Sample] = ([], _action_sample(token_id, log_prob, start))
+                rewards, _ = actions.setdefault(token_id[start:].tobytes(), new)
                 rewards.append(trajectory.verdict.reward)
     return siblings
 
 
-def _action_sample(token_id: np.ndarray, start: int) -> Sample:
+def _action_sample(token_id: np.ndarray, log_prob: np.ndarray, start: int) -> Sample:
     weight = (np.arange(len(token_id)) >= start).astype(np.float32)
-    return Sample(token_id, weight, np.zeros(len(token_id), dtype=np.float32))
+    return Sample(token_id, weight, np.where(weight > 0, log_prob, np.float32(0.0)).astype(np.float32))

@@ -74,6 +74,8 @@ class PolicyRef:
     lineage: str = ""
     """Of servers whose weights change: each token must say which ones of this lineage (`inference/vllm/weights.py`)
     sampled it, ``version`` or newer. Empty: they stay."""
+    expert_share: float = 0.0
+    """Chance of a turn to be the scripted expert's (`agent/expert.py`), whose tokens have no version."""
 
 
 def make_group(phase: str, step: int, task_id: str, size: int, seed: int, start: int = 0) -> list[EpisodeJob]:

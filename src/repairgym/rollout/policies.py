@@ -6,8 +6,10 @@ swaps its weights between generations; one client per server, with this process'
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+from repairgym.agent.expert import MixedPolicy
 from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.config.agent import SHELL_SCRIPTS, ExternalAgentConfig
 from repairgym.config.models import EndpointConfig
@@ -46,6 +48,8 @@ class PolicyCache:
             ConfigError: no script has that name, the engine cannot serve the model, or a server is not described.
             ModelFolderError: the folder holds no model.
         """
+        if ref.expert_share:
+            return MixedPolicy(await self.get(replace(ref, expert_share=0.0)), ref.expert_share, self._renderer)
         if ref.endpoint is not None:
             return self._connect(ref, ref.endpoint)
         if not ref.folder and ref.name in SHELL_SCRIPTS:

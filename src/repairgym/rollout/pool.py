@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 from types import FrameType
 from typing import Self
 
@@ -24,6 +25,7 @@ from repairgym.process_pool import WorkerFailure
 from repairgym.records import Task, Trajectory
 from repairgym.rollout.jobs import EpisodeJob, Grow, PolicyRef, no_growth
 from repairgym.rollout.runner import never_run
+from repairgym.rollout.turn_log import TurnLog
 from repairgym.rollout.workers import JobsLost, Message, ProcessWorkers, Workers, WorkerSetup, WorkReport, WorkRequest
 from repairgym.sizing.workers import size_workers, this_host
 
@@ -116,6 +118,9 @@ class WorkerPool:
         self._drain = Drain()
         self._reports: dict[Hashable, WorkReport] = {}
         self._losses = Counter[str]()
+        """Trajectory id -> losses in a row without a new turn."""
+        self._turn_log = TurnLog(Path(setup.turns_folder)) if setup.turns_folder else None
+        self._num_logged: dict[str, int] = {}
         self._homes: dict[str, Hashable] = {}
         """Group whose states are kept -> the worker that has them."""
         self._num_lost_workers = 0
@@ -231,7 +236,9 @@ class WorkerPool:
     def _retry(self, lost: JobsLost, policy: PolicyRef, waiting: list[tuple[EpisodeJob, ...]]) -> Iterator[Trajectory]:
         """Put the lost jobs first in line; those that were lost too often end as invalid."""
         self._num_lost_workers += 1
-        self._losses.update(job.trajectory_id for job in lost.jobs)
+        for job in lost.jobs:
+            has_progress = self._has_progress(job.trajectory_id)
+            self._losses[job.trajectory_id] = 1 if has_progress else self._losses[job.trajectory_id] + 1
         spent = [job for job in lost.jobs if self._losses[job.trajectory_id] >= self.config.max_attempts]
         again = [job for job in lost.jobs if job not in spent]
         self._num_retried += len(again)
@@ -240,6 +247,12 @@ class WorkerPool:
         for job in spent:
             reason = f"the workers that ran it were lost {self.config.max_attempts} times; the last: {lost.reason}"
             yield never_run(job, policy.name, self.config, reason)
+
+    def _has_progress(self, trajectory_id: str) -> bool:
+        """Return True when the turns of an episode have grown since its last loss."""
+        num_bytes = self._turn_log.num_bytes(trajectory_id) if self._turn_log else 0
+        before, self._num_logged[trajectory_id] = self._num_logged.get(trajectory_id, 0), num_bytes
+        return num_bytes > before
 
     def counters(self) -> dict[str, float]:
         """Counters of all workers at their last report, added up, and how many workers were lost."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from repairgym.agent.clients import ClientPolicy
 from repairgym.agent.episode import Episode
+from repairgym.agent.expert import MixedPolicy
 from repairgym.agent.kept_states import StateKeeper
 from repairgym.agent.pipelines.base import EpisodeRunner, Pipeline
 from repairgym.agent.pipelines.registry import make_pipeline
@@ -133,7 +134,11 @@ class Runner:
     async def run_job(
         self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, queue_s: float = 0.0
     ) -> Trajectory:
-        """Return a graded episode; an invalid one after `max_attempts` sandbox failures. It has waited ``queue_s``."""
+        """Return a graded episode; it has waited ``queue_s``.
+
+        It is invalid after `max_attempts` sandbox failures, or one of the model's server, without a new turn in
+        between: a long episode, which meets more of them, is not cut more often than a short one.
+        """
         begun_at_s = time.monotonic()
         trajectory = await self._until_graded(job, task, policy, temperature, queue_s)
         spent_s = sum(trajectory.durations_s.get(stage, 0.0) for stage in ("generate", "tool", "grade"))
@@ -146,10 +151,13 @@ class Runner:
         failure, num_failures = "", 0
         with self._open_log(job, policy, temperature) as log:
             while num_failures < self._config.max_attempts:
-                is_forked = bool(self._kept.begun_with(job))
+                is_forked, num_recorded = bool(self._kept.begun_with(job)), len(log.entries)
                 try:
                     async with self._kept.keeper(job) as keeper:
-                        return await self._attempt(job, task, policy, temperature, log, keeper, queue_s)
+                        ended, is_over = await self._attempt(job, task, policy, temperature, log, keeper, queue_s)
+                    if is_over or len(log.entries) == num_recorded:
+                        return ended
+                    num_failures = 0
                 except ReplayDiffersError as error:
                     self._turn_counts["turns/num_differing_replays"] += 1
                     if not log.entries and not is_forked:
@@ -160,7 +168,7 @@ class Runner:
                     return self._trajectory(job, task, policy, _no_episode(queue=queue_s), _invalid(str(error)))
                 except SandboxError as error:
                     failure = str(error)
-                    num_failures += 1
+                    num_failures = 1 if len(log.entries) > num_recorded else num_failures + 1
                 if is_forked:  # the next attempt replays
                     await self._kept.forget([job.group_id])
         verdict = _invalid(f"{self._config.max_attempts} episodes failed: {failure}")
@@ -185,12 +193,13 @@ class Runner:
         log: EpisodeLog,
         keeper: StateKeeper,
         queue_s: float,
-    ) -> Trajectory:
+    ) -> tuple[Trajectory, bool]:
+        """Return the trajectory; False where the model's server or the knowledge base failed."""
         session_id = f"{job.trajectory_id}~{next(self._session_numbers)}"
         await self._servers.connect(task, lambda: self._sandbox(task, task.base_files))
         if isinstance(policy, ScriptedPolicy):
             policy.begin_session(session_id, task, job.seed, self._pipeline)
-        elif isinstance(policy, ShellPolicy):
+        elif isinstance(policy, ShellPolicy | MixedPolicy):
             policy.begin_session(session_id, task)
         context = ToolContext(task=task, workspace=await self._workspace(task))
         try:
@@ -199,11 +208,11 @@ class Runner:
             await context.workspace.close()
         episode.durations_s["queue"] += queue_s
         if episode.failure:
-            return self._trajectory(job, task, policy, episode, _invalid(episode.failure))
+            return self._trajectory(job, task, policy, episode, _invalid(episode.failure)), False
         started = time.monotonic()
         verdict = await self._grader.grade(task, episode.files, episode.turns)
         episode.durations_s["grade"] = time.monotonic() - started
-        return self._trajectory(job, task, policy, episode, verdict)
+        return self._trajectory(job, task, policy, episode, verdict), True
 
     async def _workspace(self, task: Task) -> Workspace:
         tree = self._task_layers(task).tree

@@ -112,7 +112,16 @@ class TurnLog:
     def open(self, trajectory_id: str, origin: str) -> EpisodeLog:
         """Open the log of an episode, with what an earlier process has left."""
         self._folder.mkdir(exist_ok=True)
-        return EpisodeLog(self._folder / _file_name(trajectory_id), origin)
+        return EpisodeLog(self.path_of(trajectory_id), origin)
+
+    def path_of(self, trajectory_id: str) -> Path:
+        """Return the file of an episode."""
+        return self._folder / _file_name(trajectory_id)
+
+    def num_bytes(self, trajectory_id: str) -> int:
+        """Return the size of an episode's log; 0 where there is none."""
+        path = self.path_of(trajectory_id)
+        return path.stat().st_size if path.is_file() else 0
 
     def forget(self, trajectory_ids: Iterable[str]) -> None:
         """Remove the logs of episodes whose trajectories are stored."""

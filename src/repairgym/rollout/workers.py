@@ -151,6 +151,19 @@ class ProcessWorkers:
         self._held.clear()
 
 
+class RequestWorker(Protocol):
+    """The part of a worker that answers requests."""
+
+    def run(self, request: WorkRequest) -> AsyncIterator[Trajectory]:
+        """Yield graded trajectories as they end, one per job of ``request``."""
+
+    def report(self, num_jobs: int) -> WorkReport:
+        """Report that ``num_jobs`` are done, with the counters so far."""
+
+    async def close(self) -> None:
+        """End what it holds."""
+
+
 class RolloutWorker:
     """One worker, wherever it runs: a sandbox back end, a grader, caches and the policy of its requests."""
 
@@ -191,11 +204,15 @@ def _rollout_worker(connection: Connection, setup: WorkerSetup) -> None:
 
 
 async def _serve(connection: Connection, setup: WorkerSetup) -> None:
-    """Run all requests at the same time, until the pipe closes."""
     store = LayerStore(Path(setup.cache_root) if setup.cache_root else None, config=setup.config.layers)
     turn_log = TurnLog(Path(setup.turns_folder)) if setup.turns_folder else None
     tokenizer = Path(setup.tokenizer_folder)
     worker = RolloutWorker(setup.config, tokenizer, lambda task: task_layers(task, store), store, turn_log)
+    await serve_requests(connection, worker)
+
+
+async def serve_requests(connection: Connection, worker: RequestWorker) -> None:
+    """Run all requests at the same time, until the pipe closes; then close ``worker``."""
     running: set[asyncio.Task[None]] = set()
     inbox = open_inbox(connection)
     try:
@@ -209,7 +226,7 @@ async def _serve(connection: Connection, setup: WorkerSetup) -> None:
         await worker.close()
 
 
-async def _answer(connection: Connection, request: WorkRequest, worker: RolloutWorker) -> None:
+async def _answer(connection: Connection, request: WorkRequest, worker: RequestWorker) -> None:
     """Run one request; errors are sent to the pool."""
     try:
         async for trajectory in worker.run(request):

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from repairgym.config.algorithms import KlConfig
 from repairgym.config.learning import AlgorithmConfig, LoraConfig, SftConfig, StepDpoConfig
 from repairgym.config.recipes import (
+    AgentQConfig,
+    DaggerConfig,
     DistillThenGrpoConfig,
     RftCommandConfig,
     RlCommandConfig,
@@ -34,6 +35,8 @@ TrainCommandConfig = (
     | RftCommandConfig
     | StepDpoCommandConfig
     | RlCommandConfig
+    | DaggerConfig
+    | AgentQConfig
     | DistillThenGrpoConfig
     | TwoStageConfig
 )
@@ -80,6 +83,10 @@ def stages_of(config: TrainCommandConfig, *, is_sampling: bool = True, stored_to
         return [Stage(stored_tokens, config.sft, None)]
     if isinstance(config, StepDpoCommandConfig):
         return [Stage(stored_tokens, config.step_dpo, None)]
+    if isinstance(config, DaggerConfig):
+        return [_stage(config.rollout, config.sft, "embedded")]
+    if isinstance(config, AgentQConfig):
+        return [_stage(config.rollout, config.step_dpo, "embedded")]
     if isinstance(config, RftCommandConfig):
         if not is_sampling:
             return [Stage(stored_tokens or config.rollout.pipeline.max_len_tokens, config.rft, None)]
@@ -174,7 +181,7 @@ def _share(context_tokens: int, learned: Learned, num_processes: int) -> Share:
         trained.rank if isinstance(trained, LoraConfig) else 0,
         is_bf16=compute.is_bf16,
         is_checkpointing=compute.is_checkpointing,
-        has_reference=isinstance(learned, AlgorithmConfig) and isinstance(learned.kl, KlConfig),
+        has_reference=isinstance(learned, AlgorithmConfig) and learned.needs_reference,
     )
 
 

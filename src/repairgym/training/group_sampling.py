@@ -8,10 +8,12 @@ an iteration without a single valid verdict stops the run and never counts as fa
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from repairgym.config.recipes import RlConfig
 from repairgym.config.selection import TaskSelection
+from repairgym.config.trees import PrefixSamplingConfig
 from repairgym.errors import ConfigError, SandboxError
 from repairgym.learning.curriculum import interleave, task_order
 from repairgym.learning.rewards import Rewards, make_shaping
@@ -88,7 +90,8 @@ class GroupSampler:
     def _add_groups(self, batch: RolloutBatch, task_ids: Sequence[str]) -> None:
         step = batch.step
         size = self._config.algorithm.group_size
-        jobs, trees = plan_groups(self._config.tree, self._phase, step, task_ids, size, self._run.seed)
+        earlier = partial(self._earlier, step)
+        jobs, trees = plan_groups(self._config.tree, self._phase, step, task_ids, size, self._run.seed, earlier)
         label = f"{self._phase} {step}"
         fresh: list[Trajectory] = []
         for trajectory in self._run.run_jobs(
@@ -98,7 +101,21 @@ class GroupSampler:
             (batch.stale if is_dropped else fresh).append(trajectory)
         batch.trajectories += fresh
         batch.groups += make_trajectory_groups(fresh, self._rewards)
-        batch.advantages = advantages_of(batch.groups, self._config.algorithm)
+        is_steered = isinstance(self._config.tree, PrefixSamplingConfig)
+        batch.advantages = advantages_of(batch.groups, self._config.algorithm, is_split=is_steered)
+
+    def _earlier(self, step: int, task_id: str) -> list[Trajectory]:
+        """The policy's own valid episodes of a task before ``step``, the latest first, a few of each reward."""
+        rows = [row for phase in (OWN, self._phase) for row in self._run.store.rows(phase=phase, task_ids=[task_id])]
+        before = [row for row in rows if row.reward is not None and (row.phase == OWN or row.step < step)]
+        before.sort(key=lambda row: (row.phase == self._phase, row.step, row.id), reverse=True)
+        counts, chosen = Counter[float](), []
+        num = self._config.tree.num_earlier if isinstance(self._config.tree, PrefixSamplingConfig) else 0
+        for row in before:
+            counts[row.reward or 0.0] += 1
+            if counts[row.reward or 0.0] <= num:
+                chosen.append(self._run.store.trajectory(row.id))
+        return chosen
 
     def _require_valid_rollouts(self, batch: RolloutBatch) -> None:
         if any(trajectory.verdict.is_valid for trajectory in batch.trajectories) or batch.stale:

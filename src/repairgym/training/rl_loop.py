@@ -11,11 +11,15 @@ when `max_iterations` has grown.
 import time
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import AbstractContextManager, closing
+from dataclasses import replace
 from pathlib import Path
 
+from repairgym.config.algorithms import SelfDistillationAdvantageConfig
 from repairgym.config.recipes import RlConfig
 from repairgym.config.rollout import AlarmConfig, RolloutConfig
-from repairgym.inference.loading import copy_folder
+from repairgym.config.trees import SearchTreeConfig
+from repairgym.inference.loading import copy_folder, load_tokenizer
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.learning.checkpoints import MODEL_FOLDER
 from repairgym.records import Task
 from repairgym.rollout.jobs import PolicyRef
@@ -24,6 +28,7 @@ from repairgym.training.alarms import check_alarms
 from repairgym.training.asynchronous import BackgroundUpdates, WeightVersions
 from repairgym.training.credit import credit_metrics
 from repairgym.training.evaluate import evaluate, validation_metrics
+from repairgym.training.feedback import hints_of
 from repairgym.training.group_sampling import GroupSampler, describe_signal
 from repairgym.training.rollout_batch import (
     Demonstrations,
@@ -69,6 +74,8 @@ class RLLoop:
         self._weight_sync = open_sampler(config, run.pool.config, run.checkpoint(start))
         self._updates = UpdateWork(run.checkpoint(start), self._state, config).lead()
         self._versions = WeightVersions(run.checkpoint(f"{phase}-versions")) if config.max_staleness else None
+        is_taught = isinstance(config.algorithm.advantage, SelfDistillationAdvantageConfig)
+        self._renderer = ChatRenderer(load_tokenizer(run.checkpoint(start))) if is_taught else None
         self._demonstrations = Demonstrations(run.store, config.algorithm.demonstration)
         self.num_done = self._updates.num_done
         self._sampled_version = self.num_done
@@ -132,7 +139,12 @@ class RLLoop:
         if self._config.spread_share < 1.0:
             groups, advantages = most_spread(groups, advantages, self._config.spread_share)
         demonstrations, coefficient = self._demonstrations.choose(batch.groups, batch.step)
-        return self._updates.lead(samples_of(groups, advantages, self._config.algorithm), demonstrations, coefficient)
+        num_learned = self._config.tree.num_learned if isinstance(self._config.tree, SearchTreeConfig) else None
+        samples = samples_of(groups, advantages, self._config.algorithm, num_learned)
+        if self._renderer is not None:
+            hints = hints_of(groups, self._renderer)
+            samples = [replace(sample, hint=hints.get(sample.trajectory_id, ())) for sample in samples]
+        return self._updates.lead(samples, demonstrations, coefficient)
 
     def _publish(self) -> None:
         """Sample with the saved weights from now on; sync metrics belong to the iteration that these weights sample."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from repairgym.agent.tools.roles import is_blind_submit
 from repairgym.config.algorithms import (
+    TURN_ADVANTAGES,
     DecayingDemonstrationConfig,
     DemonstrationConfig,
     GatedDemonstrationConfig,
@@ -22,13 +23,14 @@ from repairgym.config.algorithms import (
 )
 from repairgym.config.learning import AlgorithmConfig
 from repairgym.errors import ConfigError, TaskError
-from repairgym.learning.advantages import GroupAdvantages, Outcome, estimate_advantages
+from repairgym.learning.advantages import GroupAdvantages, Outcome, estimate_advantages, estimate_by_origin
 from repairgym.learning.rewards import Rewards, raw_rewards
 from repairgym.learning.samples import Sample, policy_sample, split_histories, supervised_sample
 from repairgym.records import OVERLONG, StopReason, Trajectory, VerdictKind
 from repairgym.rollout.jobs import num_shared_turns
 from repairgym.rollout.names import OWN, TEACHER
 from repairgym.rollout.store import RunStore
+from repairgym.training.tree_search import learned_leaves
 
 KEPT = "kept"
 """Status of a group that is learned."""
@@ -105,8 +107,11 @@ def make_trajectory_groups(
     return groups
 
 
-def advantages_of(groups: Sequence[Group], config: AlgorithmConfig) -> list[GroupAdvantages]:
+def advantages_of(groups: Sequence[Group], config: AlgorithmConfig, *, is_split: bool = False) -> list[GroupAdvantages]:
     """Return the advantages of all groups; ``overlong="drop"`` leaves out over-long members like invalid ones.
+
+    ``is_split``: advantages of whole episodes compare only members that began in the same state. Those of turns know
+    what members share.
 
     Raises:
         ConfigError: the estimator compares states of turns, and turns have none.
@@ -114,7 +119,11 @@ def advantages_of(groups: Sequence[Group], config: AlgorithmConfig) -> list[Grou
     has_states = isinstance(config.advantage, StateValueAdvantageConfig)
     if has_states:
         _check_states(groups)
-    return estimate_advantages([_outcomes_of(group, config, has_states) for group in groups], config.advantage)
+    outcomes = [_outcomes_of(group, config, has_states) for group in groups]
+    if is_split and config.advantage.type not in TURN_ADVANTAGES:
+        origins = [[member.parent for member in group.members] for group in groups]
+        return estimate_by_origin(outcomes, origins, config.advantage)
+    return estimate_advantages(outcomes, config.advantage)
 
 
 def _outcomes_of(group: Group, config: AlgorithmConfig, has_states: bool) -> list[Outcome]:
@@ -143,11 +152,21 @@ def _check_states(groups: Sequence[Group]) -> None:
         )
 
 
-def samples_of(groups: Sequence[Group], advantages: Sequence[GroupAdvantages], config: AlgorithmConfig) -> list[Sample]:
+def samples_of(
+    groups: Sequence[Group],
+    advantages: Sequence[GroupAdvantages],
+    config: AlgorithmConfig,
+    num_learned: int | None = None,
+) -> list[Sample]:
     """Return the samples of kept groups: valid members, over-long ones only if they are penalized.
 
-    Negative advantages are weighted by ``negative_weight``.
+    Negative advantages are weighted by ``negative_weight``. ``num_learned``: of each group only these leaves of a
+    search, whose own turns are learned (`learned_leaves`); None: all.
     """
+    chosen = [
+        set(range(len(group.members))) if num_learned is None else learned_leaves(group.rewards, num_learned)
+        for group in groups
+    ]
     return [
         policy_sample(
             history,
@@ -155,9 +174,12 @@ def samples_of(groups: Sequence[Group], advantages: Sequence[GroupAdvantages], c
             reward=reward,
             is_error_masked=config.is_error_masked,
         )
-        for group, advantage in zip(groups, advantages, strict=True)
+        for group, advantage, learned in zip(groups, advantages, chosen, strict=True)
         if not advantage.is_dropped
-        for member, reward, value in zip(group.members, group.rewards, advantage.of_members(), strict=True)
+        for number, (member, reward, value) in enumerate(
+            zip(group.members, group.rewards, advantage.of_members(), strict=True)
+        )
+        if number in learned
         if reward is not None and (config.overlong == "penalize" or member.stop_reason not in OVERLONG)
         for history in split_histories(member)
     ]

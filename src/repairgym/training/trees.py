@@ -1,23 +1,33 @@
 """Groups as trees: which turns of finished episodes are branched, and the jobs of the branches.
 
 Reads the trajectories of a group as they end; makes `EpisodeJob` records. Guarantees: a group ends with exactly as many
-leaves as it has chains otherwise; its jobs follow from its finished members and the seed alone, so a resumed run makes
-the same ones; a group whose episodes cannot be branched (one turn, invalid) has chains instead.
+leaves as it has chains otherwise; its jobs follow from its finished members, the task's episodes of earlier iterations
+and the seed alone, so a resumed run makes the same ones; a group whose episodes cannot be branched (one turn, invalid)
+has chains instead.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 
-from repairgym.config.trees import GroupTreeConfig, NoTreeConfig, TreeConfig
+from repairgym.config.trees import GroupTreeConfig, GrownConfig, NoTreeConfig, PrefixSamplingConfig, TreeConfig
 from repairgym.learning.state_values import state_values
 from repairgym.records import Trajectory
 from repairgym.rollout.jobs import EpisodeJob, Prefix, can_branch, episode_seed, make_groups, num_shared_turns
+from repairgym.training.prefix_sampling import steering_prefix
+from repairgym.training.tree_search import next_place
 
 _PRIOR_WEIGHT = 1.0
+Earlier = Callable[[str], Sequence[Trajectory]]
+"""From a task to the policy's episodes of it in earlier iterations, the latest first."""
+
+
+def no_earlier(task_id: str) -> Sequence[Trajectory]:
+    """Return nothing: there are no earlier episodes."""
+    return ()
 
 
 @dataclass
@@ -25,6 +35,11 @@ class _Group:
     jobs: list[EpisodeJob]
     ended: dict[str, Trajectory] = field(default_factory=dict)
     num_rounds: int = 0
+
+    @property
+    def members(self) -> list[Trajectory]:
+        """The finished episodes, in the order of the jobs."""
+        return [self.ended[job.trajectory_id] for job in self.jobs]
 
 
 class Growth(Protocol):
@@ -44,9 +59,17 @@ class Growth(Protocol):
 class Trees:
     """The trees of some groups while they grow."""
 
-    def __init__(self, config: TreeConfig, chains: Sequence[EpisodeJob], num_leaves: int, seed: int) -> None:
+    def __init__(
+        self,
+        config: GrownConfig,
+        chains: Sequence[EpisodeJob],
+        num_leaves: int,
+        seed: int,
+        earlier: Earlier = no_earlier,
+    ) -> None:
         """Begin with the jobs ``chains`` of the groups, which have ``num_leaves`` in the end; ``seed`` is the run's."""
         self._config = config
+        self._earlier = earlier
         self._num_leaves = num_leaves
         self._seed = seed
         self._groups: dict[str, _Group] = {}
@@ -69,38 +92,51 @@ class Trees:
         if len(group.ended) < len(group.jobs) or len(group.jobs) == self._num_leaves:
             return []
         group.num_rounds += 1
-        jobs = self._next_round(self._config, group)
+        generator = np.random.default_rng([episode_seed(self._seed, trajectory.group_id), group.num_rounds])
+        jobs = self._jobs(group, self._next_places(group, generator))
         group.jobs += jobs
-        if group.num_rounds == self._config.num_rounds:
+        if len(group.jobs) == self._num_leaves:
             group.ended.clear()
         return jobs
 
-    def _next_round(self, config: TreeConfig, group: _Group) -> list[EpisodeJob]:
+    def _next_places(self, group: _Group, generator: np.random.Generator) -> list[Prefix | None]:
+        """Return the beginnings of the next round's episodes; None: the task's start."""
+        config, num_missing = self._config, self._num_leaves - len(group.jobs)
+        if isinstance(config, TreeConfig):
+            num_chosen = config.num_turns_chosen(self._num_leaves)
+            prefixes = choose_prefixes(group.members, config, num_chosen, generator) or [None] * num_chosen
+            return [prefix for prefix in prefixes for _ in range(config.num_per_turn)]
+        if isinstance(config, PrefixSamplingConfig):
+            earlier = self._earlier(group.jobs[0].task_id) if config.is_earlier_used else ()
+            return [steering_prefix(group.members, earlier, config, generator)] * num_missing
+        share = 1.0 - num_missing / (self._num_leaves - config.num_chains)
+        return [next_place(group.members, config, share, generator)]
+
+    def _jobs(self, group: _Group, places: Sequence[Prefix | None]) -> list[EpisodeJob]:
         first, start = group.jobs[0], len(group.jobs)
-        members = [group.ended[job.trajectory_id] for job in group.jobs]
-        num_chosen = config.num_turns_chosen(self._num_leaves)
-        generator = np.random.default_rng([episode_seed(self._seed, first.group_id), group.num_rounds])
-        prefixes = choose_prefixes(members, config, num_chosen, generator)
-        is_kept = group.num_rounds < config.num_rounds
-        if not prefixes:
-            prefixes = [None] * num_chosen
-        every = [prefix for prefix in prefixes for _ in range(config.num_per_turn)]
-        ids = [f"{first.group_id}#{start + number}" for number in range(len(every))]
+        is_kept = start + len(places) < self._num_leaves
+        ids = [f"{first.group_id}#{start + number}" for number in range(len(places))]
         return [
-            EpisodeJob(id_, first.group_id, first.task_id, episode_seed(self._seed, id_), prefix, is_kept)
-            for id_, prefix in zip(ids, every, strict=True)
+            EpisodeJob(id_, first.group_id, first.task_id, episode_seed(self._seed, id_), place, is_kept)
+            for id_, place in zip(ids, places, strict=True)
         ]
 
 
 def plan_groups(
-    config: GroupTreeConfig, phase: str, step: int, task_ids: Sequence[str], num_leaves: int, seed: int
+    config: GroupTreeConfig,
+    phase: str,
+    step: int,
+    task_ids: Sequence[str],
+    num_leaves: int,
+    seed: int,
+    earlier: Earlier = no_earlier,
 ) -> tuple[list[EpisodeJob], Trees | None]:
     """Return the jobs that begin one group per task, as `make_groups`, and the trees that they grow into, if any."""
     if isinstance(config, NoTreeConfig):
         return make_groups(phase, step, task_ids, num_leaves, seed), None
     chains = make_groups(phase, step, task_ids, config.num_chains, seed)
     chains = [replace(job, is_kept=True) for job in chains]
-    return chains, Trees(config, chains, num_leaves, seed)
+    return chains, Trees(config, chains, num_leaves, seed, earlier)
 
 
 def choose_prefixes(

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from repairgym.config.algorithms import NoKlConfig
 from repairgym.config.models import VllmSamplerConfig
 from repairgym.config.recipes import RlConfig
 from repairgym.inference.loading import load_tokenizer
@@ -60,7 +59,7 @@ class Updates:
         self._state, self._save_every = state, config.save_every
         self._tokenizer = load_tokenizer(start)
         algorithm = config.algorithm
-        reference = None if isinstance(algorithm.kl, NoKlConfig) else open_model(start)
+        reference = open_model(start) if algorithm.needs_reference else None
         self._trainer = PolicyTrainer(open_model(start), algorithm, reference=reference)
         self._probe_ids = _probe_ids(config, len(self._tokenizer))
         self.probe: Probe | None = None

@@ -190,7 +190,7 @@ _CHECKS: tuple[tuple[str, Callable[[Any, FlatConfig], str]], ...] = (
     ("rl.algorithm.advantage.type", _reject("gae", _NO_CRITIC)),
     *(
         ("rl.algorithm.advantage.type", _reject(type_, "verl has one advantage per episode"))
-        for type_ in TURN_ADVANTAGES
+        for type_ in (*TURN_ADVANTAGES, "self_distillation")
     ),
     ("rl.algorithm.advantage.baseline", _reject("leave_one_out", "verl has the mean of the group, or none")),
     ("rl.algorithm.advantage.delta", lambda value, _: "" if value == _DELTA else f"verl's is {_DELTA}"),
@@ -201,6 +201,7 @@ _CHECKS: tuple[tuple[str, Callable[[Any, FlatConfig], str]], ...] = (
     ("rl.algorithm.compute.micro_batch_tokens", _check_micro_batch),
     ("rl.algorithm.trained.type", _check_trained),
     ("rollout.engine.max_len_tokens", _check_engine),
+    ("rl.reward.type", _reject("drop_moment", "verl wants an episode's reward before it knows the rest of the group")),
     ("rl.reward.mode", _reject("raw_filtered", "verl wants an episode's reward before it knows the rest of the group")),
 )
 """Our key, and the reason to reject its value; empty where there is none."""

@@ -1,0 +1,129 @@
+"""Infrastructure that fails at random: sandboxes that start late or never, hang, vanish, or find no room on the host.
+
+Reads a `FaultPlan`; makes a back end with the interface of the real ones. Sandboxes sleep instead of computing.
+Guarantees: a fault is a `SandboxError`, as the contract of back ends says, or a clock that lies; equal seeds and
+streams draw equal faults. `scripts/inject_faults.py` runs the control plane over it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from repairgym.errors import SandboxError, SandboxLostError
+from repairgym.records import Record, TestRequest, TestRun
+from repairgym.sandbox.base import ExecResult, SandboxSpec, Snapshot
+from repairgym.testing.scripted import Answer, Files, ScriptedBackend, ScriptedSandbox, scripted_answer
+
+_SKEW_S = 1e7
+
+
+class FaultPlan(Record):
+    """Chances of each fault, and the seconds that things take."""
+
+    storm: float = 0.002
+    """Of a sandbox start: it and the ``storm_size`` next ones fail."""
+    storm_size: int = 20
+    slow_start: float = 0.01
+    """Of a start: it takes ``hang_s`` and succeeds."""
+    hang: float = 0.003
+    """Of a request to a sandbox: no answer for ``hang_s``, then the sandbox is gone."""
+    lost: float = 0.003
+    """Of a request: the sandbox is gone at once."""
+    no_space: float = 0.002
+    """Of a request: the host's disk is full."""
+    skew: float = 0.1
+    """Of a test run: its clock was set, forwards or back."""
+    server_down: float = 0.002
+    """Of an action: the model's server answers 503 in all attempts of its client."""
+    log_full: float = 0.0
+    """Of a record of the turn log: the run's disk is full, which ends the run until somebody makes room."""
+    killed: float = 0.0
+    """Of an action: its worker process is killed."""
+    work_s: float = 0.002
+    """Sleep of each request and each action."""
+    hang_s: float = 0.5
+    max_idle: int = 24
+    """Longest detour of an episode, in pairs of a change and a test; most are short."""
+    seed: int = 0
+
+
+class Faults:
+    """The draws of one process."""
+
+    def __init__(self, plan: FaultPlan, stream: int = 0) -> None:
+        self.plan = plan
+        self._random = random.Random(f"{plan.seed}:{stream}")
+        self._num_stormy = 0
+
+    def hits(self, chance: float) -> bool:
+        """Draw once."""
+        return self._random.random() < chance
+
+    async def start(self) -> None:
+        """Take the time of a sandbox's start; `SandboxError` in a storm."""
+        plan = self.plan
+        if self.hits(plan.storm):
+            self._num_stormy = plan.storm_size
+        await asyncio.sleep(plan.hang_s if self.hits(plan.slow_start) else plan.work_s)
+        if self._num_stormy > 0:
+            self._num_stormy -= 1
+            raise SandboxError("the spawner did not answer: too many starts")
+
+    async def request(self) -> None:
+        """Take the time of a request; `SandboxError` where the sandbox or its host fails."""
+        plan = self.plan
+        await asyncio.sleep(plan.work_s)
+        if self.hits(plan.hang):
+            await asyncio.sleep(plan.hang_s)
+            raise SandboxLostError(f"no answer in {plan.hang_s:g} s")
+        if self.hits(plan.lost):
+            raise SandboxLostError("connection lost")
+        if self.hits(plan.no_space):
+            raise SandboxError("no space left on the host")
+
+    def skewed(self, seconds: float) -> float:
+        """Return ``seconds``, sometimes by a clock that was set meanwhile."""
+        if not self.hits(self.plan.skew):
+            return seconds
+        return seconds + (_SKEW_S if self.hits(0.5) else -_SKEW_S)
+
+
+class FaultySandbox(ScriptedSandbox):
+    """A scripted sandbox that can hang, vanish, or run out of its host's disk."""
+
+    def __init__(self, files: Files, answer: Answer, faults: Faults, base: Files | None = None) -> None:
+        super().__init__(files, answer, base)
+        self._faults = faults
+
+    async def exec(self, argv: tuple[str, ...], **options: Any) -> ExecResult:
+        """Fail, or do as a scripted one."""
+        await self._faults.request()
+        return await super().exec(argv, **options)
+
+    async def run_tests(self, request: TestRequest) -> TestRun:
+        """Fail, or do as a scripted one, with seconds of any clock."""
+        await self._faults.request()
+        run = await super().run_tests(request)
+        return run.model_copy(update={"duration_s": self._faults.skewed(run.duration_s)})
+
+    async def write_file(self, path: str, content: bytes) -> None:
+        """Fail, or do as a scripted one."""
+        await self._faults.request()
+        await super().write_file(path, content)
+
+
+class FaultyBackend(ScriptedBackend):
+    """A maker of faulty sandboxes."""
+
+    def __init__(self, faults: Faults) -> None:
+        super().__init__(scripted_answer())
+        self._faults = faults
+
+    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> ScriptedSandbox:
+        """Fail, or make a sandbox as `ScriptedBackend` does."""
+        await self._faults.start()
+        made = await super().create(spec, snapshot=snapshot)
+        self.sandboxes.clear()
+        return FaultySandbox(made.files, scripted_answer(), self._faults, base=spec.files)
