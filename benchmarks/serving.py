@@ -152,6 +152,7 @@ async def measure_hostile(server: Server, num: int) -> dict[str, dict[str, Any]]
         await asyncio.gather(*(make_client() for _ in range(num)), return_exceptions=True)
         while time.perf_counter() - begun < 60.0 and server.state()["files"] > before["files"]:  # noqa: ASYNC110
             await asyncio.sleep(0.2)
+        after = server.state()
         answer = await stream(server.port, request(2))
         results[kind] = {
             "clients": num,
@@ -186,9 +187,7 @@ def main() -> None:
         print(json.dumps(result, indent=1))
         return
     streams = result["streams"]
-    print(
-        f"{streams['whole']} of {streams['clients']} streams whole in {streams['seconds']:.1f} s (load {result['load']:.0f})"
-    )
+    print(f"load {result['load']:.0f}: {streams['whole']} of {streams['clients']} whole in {streams['seconds']:.1f} s")
     print(f"first event {streams['first_event_median_s']:.2f} s (median), last {streams['last_event_worst_s']:.1f} s")
     print(f"memory {streams['before']['memory_mb']} MB before, {streams['after']['peak_memory_mb']} MB at the most")
     print(f"\n{'hostile client':20} {'files left':>10} {'threads':>8} {'memory MB':>10}  served after")
