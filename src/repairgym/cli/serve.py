@@ -92,6 +92,8 @@ async def _open_upstream(config: ServeConfig, model: Path | None, stack: AsyncEx
     from repairgym.inference.vllm.server import TokenServer
     from repairgym.serving.upstream import UpstreamModel
 
+    if config.endpoint.prices:
+        raise ConfigError("endpoint.prices: a server for clients adds up no costs; leave it out")
     renderer = ChatRenderer(load_tokenizer(tokenizer_folder(model)))
     client = await stack.enter_async_context(EndpointClient(config.endpoint))
     server = TokenServer(client)

@@ -77,7 +77,7 @@ class UpstreamModel(SampledModel):
             fields["logit_bias"] = {str(token_id): bias for token_id, bias in asked.logit_bias.items()}
         grammar = self._grammar(request)
         if isinstance(request, ChatRequest) and request.schema is not None and not request.tools:
-            # In the form that all of vLLM's libraries read; calls are grammars for llguidance.
+            # In the form that all of vLLM's libraries read; calls are grammars in Lark's form.
             fields["structured_outputs"] = {"json": bound_integers(request.schema)}
         elif grammar:
             fields["structured_outputs"] = {"grammar": f"start: {grammar}"}
