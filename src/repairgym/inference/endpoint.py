@@ -207,13 +207,12 @@ class EndpointClient:
             if event is not None and not event.get("error"):
                 yield event
                 continue
-            message = f"an event of the stream is no part of an answer: {self._transport.shown(text)!r}"
-            error = (event or {}).get("error")
+            shown, error = self._transport.shown(text), (event or {}).get("error")
             if isinstance(error, dict) and error.get("code") in (400, 413, 422):  # vLLM reads a grammar behind the head
-                rejected = ServerRejectedError(message)
+                rejected = ServerRejectedError(f"{self.config.base_url} rejected the request: {shown}")
                 rejected.status = error["code"]
                 raise rejected
-            raise ModelReplyError(message)
+            raise ModelReplyError(f"an event of the stream is no part of an answer: {shown!r}")
 
     async def command(self, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Send an idempotent command; return its reply, empty if that is no JSON object; raises as `ask`.
