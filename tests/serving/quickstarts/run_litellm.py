@@ -4,13 +4,13 @@ import json
 
 from cases import main
 from litellm import Router, acompletion, completion
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 HELLO = [{"role": "user", "content": "Hello!"}]
 
 
 class Event(BaseModel):
-    name: str
+    name: str = Field(max_length=12)  # the small base ends no text that may go on
     day: int
 
 

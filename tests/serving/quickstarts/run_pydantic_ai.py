@@ -1,6 +1,7 @@
 """pydantic-ai's quick starts: hello world and bank support of its front page, Agents, Output, Streaming."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from cases import main
 from pydantic import BaseModel, Field
@@ -12,7 +13,7 @@ MODELS = ("openai-chat:gpt-4o", "openai-responses:gpt-4o", "anthropic:claude-son
 class Box(BaseModel):
     width: int
     height: int
-    units: str = Field(max_length=4)
+    units: Literal["cm", "in"]  # the small base ends no text that may go on
 
 
 class SupportOutput(BaseModel):
