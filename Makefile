@@ -32,6 +32,9 @@ TRL_STAMP := $(TRL)/.setup-$(shell cat $(TRL_PINS) pyproject.toml | sha256sum | 
 CLIENTS := .venv-clients
 CLIENTS_PINS := requirements.lock requirements-torch.txt requirements-clients.txt
 CLIENTS_STAMP := $(CLIENTS)/.setup-$(shell cat $(CLIENTS_PINS) | sha256sum | cut -c 1-16)
+QUICKSTARTS := .venv-quickstarts
+QUICKSTARTS_PINS := requirements-quickstarts.txt
+QUICKSTARTS_STAMP := $(QUICKSTARTS)/.setup-$(shell cat $(QUICKSTARTS_PINS) | sha256sum | cut -c 1-16)
 VLLM := .venv-vllm
 VLLM_PINS := requirements-torch.txt requirements-vllm.txt
 VLLM_STAMP := $(VLLM)/.setup-$(shell cat $(VLLM_PINS) | sha256sum | cut -c 1-16)
@@ -46,7 +49,7 @@ TORCH := $(shell sed -n 's/^torch==//p' requirements-torch.txt)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --no-input --no-compile
 TORCH_PIP := $(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: help setup tools demo examples dist site words test parity ray ray-env trl trl-env clients verl verl-env vllm engines lint format types contracts check bench gpu docs lock clean
+.PHONY: help setup tools demo examples dist site words test parity ray ray-env trl trl-env clients quickstarts verl verl-env vllm engines lint format types contracts check bench gpu docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -83,6 +86,9 @@ trl: trl-env ## TRL's trainer and verifiers on our tasks, on a CPU; some minutes
 
 clients: $(CLIENTS_STAMP) ## clients of `repairgym serve-tasks`, in .venv-clients
 	@OMP_NUM_THREADS=1 PYTHONPATH=src $(CLIENTS)/bin/python -m pytest -q -m mcp tests/bridges/clients $(ARGS)
+
+quickstarts: setup $(QUICKSTARTS_STAMP) ## quick starts of litellm, pydantic-ai, smolagents, inspect-ai and LangChain against `repairgym serve`
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m quickstarts tests/serving/quickstarts $(ARGS)
 
 vllm: $(VLLM_STAMP) ## our policy and RL against a real vLLM on this CPU, in .venv-vllm
 	@OMP_NUM_THREADS=1 PYTHONPATH=src $(VLLM)/bin/python -m pytest -q -m vllm tests/training/vllm_cpu $(ARGS)
@@ -144,7 +150,7 @@ lock: setup ## resolve requirements.lock again (ARGS=--upgrade for newer version
 		--output-file requirements.lock --quiet $(ARGS)
 
 clean: ## remove .venv and what tools left; runs and the layer store stay
-	@rm -rf $(VENV) $(PARITY) $(RAY) $(TRL) $(CLIENTS) $(VERL) $(VLLM) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
+	@rm -rf $(VENV) $(PARITY) $(RAY) $(TRL) $(CLIENTS) $(QUICKSTARTS) $(VERL) $(VLLM) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip of the environment $(@D), which is created first.
@@ -162,6 +168,12 @@ $(CLIENTS_STAMP): $(CLIENTS_PINS)
 	@$(PYTHON) -m venv --clear $(CLIENTS)
 	@$(CLIENTS)/bin/python -m pip install -qq --no-compile --require-hashes --no-deps -r requirements.lock
 	@$(INSTALL_THERE) -r requirements-torch.txt -r requirements-clients.txt
+	@touch $@
+
+# Outside clients alone: nothing of this project, whose pins some of them contradict.
+$(QUICKSTARTS_STAMP): $(QUICKSTARTS_PINS)
+	@$(PYTHON) -m venv --clear $(QUICKSTARTS)
+	@$(INSTALL_THERE) -r $(QUICKSTARTS_PINS)
 	@touch $@
 
 $(TRL_STAMP): $(TRL_PINS) pyproject.toml

@@ -119,6 +119,9 @@ class ServerDownError(ModelServerError):
 class ServerRejectedError(ModelServerError):
     """A request that the server will reject again: wrong key, unknown model or unknown parameter."""
 
+    status: int | None = None
+    """Of the server's answer, where it gave one."""
+
 
 class StaleWeightsError(ServerRejectedError):
     """A server that samples with weights that the run did not load, or no longer uses."""

@@ -129,3 +129,65 @@ async def test_a_client_that_reads_nothing_is_dropped(renderer: ChatRenderer) ->
             await asyncio.wait_for(sampler.has_begun.wait(), 20)
             await asyncio.wait_for(sampler.has_ended.wait(), 60)
     assert sampler.num_running == 0
+
+
+@pytest.mark.asyncio
+async def test_two_hundred_streams_come_whole_and_leave_nothing(model: PolicyModel) -> None:
+    body = json.dumps({"messages": HELLO, "stream": True, "max_tokens": 2}).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+
+    async def stream(port: int) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head % len(body) + body)
+        text = await reader.read()
+        writer.close()
+        return text
+
+    async with listening(model) as port:
+        num_before = len(asyncio.all_tasks())
+        texts = await asyncio.gather(*(stream(port) for _ in range(200)))
+        async with asyncio.timeout(20):
+            while len(asyncio.all_tasks()) > num_before:  # noqa: ASYNC110 (tasks of the server)
+                await asyncio.sleep(0.01)
+    assert all(b" 200 OK" in text[:20] and b"data: [DONE]" in text for text in texts)
+
+
+@pytest.mark.asyncio
+async def test_an_announced_huge_body_is_rejected_unread(renderer: ChatRenderer) -> None:
+    head = b"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 999999999\r\n\r\n"
+    async with listening(ScriptModel(lambda conversation, tools: "", renderer)) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head)
+        answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+        writer.close()
+    assert b" 413 " in answer.split(b"\r\n")[0]
+
+
+@pytest.mark.asyncio
+async def test_large_bodies_at_one_time_are_bounded(renderer: ChatRenderer) -> None:
+    size = 60_000
+    head = b"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % size
+    body = b'{"max_tokens": 1, "messages": [' + b" " * (size - 33) + b"]}"
+    assert len(body) == size
+
+    async def ask(port: int, content: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(content)
+        return (await asyncio.wait_for(reader.read(), 20)).split(b"\r\n")[0]
+
+    async with listening(ScriptModel(lambda conversation, tools: "", renderer), max_body_bytes=size) as port:
+        waiting = []
+        for _ in range(4):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head + body[:-1])
+            await writer.drain()
+            waiting.append((reader, writer))
+        await asyncio.sleep(0.5)  # their bodies are held, but for the last bytes
+        first = await ask(port, head + body)
+        for _, writer in waiting:
+            writer.write(body[-1:])
+        held = [await asyncio.wait_for(reader.read(), 20) for reader, _ in waiting]
+        second = await ask(port, head + body)
+    assert b" 429 " in first
+    assert b" 400 " in second  # no messages: the room is free again
+    assert all(b" 400 " in answer.split(b"\r\n")[0] for answer in held)

@@ -126,9 +126,11 @@ class ServeConfig(Record):
     """Environment variable that holds the token of clients; without a value no token is needed."""
     model_name: str = ""
     """Name of the model for clients; empty: the name of the policy or of the model folder."""
+    model_aliases: tuple[str, ...] = ()
+    """Further names under which clients may ask for it, for programs that name a provider's model."""
     max_concurrent: PositiveInt = 16
     """Answers that are sampled at one time."""
-    max_waiting: NonNegativeInt = 64
+    max_waiting: NonNegativeInt = 240
     """Answers that may wait; more are rejected with status 429."""
     default_reply_tokens: PositiveInt = 512
     """Bound on a model's reply to a request without one; scripted replies are never cut."""
@@ -140,6 +142,8 @@ class ServeConfig(Record):
     drain_s: PositiveFloat = 30.0
     """Time that running requests get when the server is stopped."""
     engine: EngineConfig = EngineConfig()
+    endpoint: EndpointConfig = EndpointConfig()
+    """With ``--policy vllm``: the server that samples, one."""
     pipeline: AnyPipelineConfig = PipelineConfig()
     """Pipeline whose action format scripted policies write."""
     shell: ShellScriptConfig = ShellScriptConfig()

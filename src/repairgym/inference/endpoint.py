@@ -11,12 +11,13 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from repairgym.config.models import EndpointConfig
-from repairgym.errors import ConfigError, ModelReplyError, ModelServerError
+from repairgym.errors import ConfigError, ModelReplyError, ModelServerError, ServerRejectedError
 from repairgym.inference.replies import Reply, Usage
 from repairgym.inference.transport import AttemptError, EndpointStatistics, Transport
 
@@ -182,6 +183,36 @@ class EndpointClient:
             if reply.usage:
                 reservation.num_tokens = reply.usage.num_prompt_tokens + reply.usage.num_reply_tokens
             return Answer(reply, self._bill(reply.usage), queue_s)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, body: Mapping[str, Any], num_tokens: int
+    ) -> AsyncIterator[AsyncIterator[Mapping[str, Any]]]:
+        """Send ``body`` and give the server's events as they come; raises as `ask`.
+
+        Only what fails before the answer begins is tried again. At the end of the context the connection is closed,
+        which stops a server that still samples.
+        """
+        async with self._gate:
+            await self._limiter.reserve(num_tokens)
+            response = await self._attempts(lambda _: self._transport.open_events(path, body))
+            try:
+                yield self._events(self._transport.read_events(response))
+            finally:
+                await response.aclose()
+
+    async def _events(self, texts: AsyncIterator[str]) -> AsyncIterator[Mapping[str, Any]]:
+        async for text in texts:
+            event = _object(text)
+            if event is not None and not event.get("error"):
+                yield event
+                continue
+            shown, error = self._transport.shown(text), (event or {}).get("error")
+            if isinstance(error, dict) and error.get("code") in (400, 413, 422):  # vLLM reads a grammar behind the head
+                rejected = ServerRejectedError(f"{self.config.base_url} rejected the request: {shown}")
+                rejected.status = error["code"]
+                raise rejected
+            raise ModelReplyError(f"an event of the stream is no part of an answer: {shown!r}")
 
     async def command(self, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Send an idempotent command; return its reply, empty if that is no JSON object; raises as `ask`.

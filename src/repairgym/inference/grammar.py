@@ -16,11 +16,33 @@ from repairgym.inference.tool_calls import HERMES, Call, CallForm, LlamaForm
 
 _GUIDANCE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """Written as Python writes JSON: a model that may write any number of spaces does."""
+_MAX_INTEGER = 2**53 - 1
+_VALUES = ("const", "enum", "default", "examples")
+"""Keys of a schema whose values are no schemas."""
 
 
 def json_grammar(schema: Mapping[str, Any]) -> str:
-    """Return the Lark term of the values of ``schema``."""
-    return f"%json {json.dumps({**schema, 'x-guidance': _GUIDANCE})}"
+    """Return the Lark term of the values of ``schema``, with integers that every reader of JSON knows."""
+    return f"%json {json.dumps({**bound_integers(schema), 'x-guidance': _GUIDANCE})}"
+
+
+def bound_integers(schema: Any) -> Any:
+    """Return ``schema`` with integers within the range of I-JSON (RFC 7493) where it names no bound of its own.
+
+    A model that may write any number of digits may never end.
+    """
+    if isinstance(schema, list):
+        return [bound_integers(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {name: value if name in _VALUES else bound_integers(value) for name, value in schema.items()}
+    kinds = schema.get("type")
+    if kinds == "integer" or (isinstance(kinds, list) and "integer" in kinds and "number" not in kinds):
+        if not {"minimum", "exclusiveMinimum", "enum", "const"} & set(schema):
+            inner["minimum"] = -_MAX_INTEGER
+        if not {"maximum", "exclusiveMaximum", "enum", "const"} & set(schema):
+            inner["maximum"] = _MAX_INTEGER
+    return inner
 
 
 def call_grammar(form: CallForm | None, functions: Sequence[Mapping[str, Any]]) -> str:

@@ -7,7 +7,7 @@ Guarantee: a reply without a needed part, of another prompt, or with inconsisten
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from repairgym.errors import ModelReplyError
 
@@ -84,6 +84,42 @@ def read_token_reply(body: Mapping[str, Any], prompt_ids: Sequence[int], max_tok
         )
     _check_prompt(choice.get("prompt_token_ids"), prompt_ids, reply.usage)
     return replace(reply, **_tokens(ids, log_probs, reply.usage, max_tokens))
+
+
+class TokenChunk(NamedTuple):
+    """Tokens of an answer that arrived together."""
+
+    token_ids: tuple[int, ...] = ()
+    log_probs: tuple[float, ...] = ()
+    top_tokens: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """(token id, log-probability) of the likeliest tokens at each place, likeliest first."""
+    finish: str = ""
+    """Reason of the end, in the last chunk."""
+
+
+def read_token_chunk(body: Mapping[str, Any], prompt_ids: Sequence[int]) -> TokenChunk:
+    """Read one event of a stream of ``/completions`` with ``return_tokens_as_token_ids``; an event may be empty."""
+    choices = body.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else {}
+    if not isinstance(choice, dict):
+        raise ModelReplyError("a choice that is no object")
+    _check_prompt(choice.get("prompt_token_ids"), prompt_ids, None)
+    finish = str(choice.get("finish_reason") or "")
+    entries = choice.get("logprobs") or {}
+    ids, log_probs = choice.get("token_ids") or [], entries.get("token_logprobs") or []
+    if not ids and not log_probs:
+        return TokenChunk(finish=finish)
+    tokens = _tokens(ids, log_probs, None, len(ids))
+    tops = entries.get("top_logprobs") or [{}] * len(ids)
+    return TokenChunk(**tokens, top_tokens=tuple(map(_top_tokens, tops)), finish=finish)
+
+
+def _top_tokens(entries: object) -> tuple[tuple[int, float], ...]:
+    """Read ``{"token_id:7": -0.1, ...}``."""
+    rows = [(name.rpartition(":")[2], value) for name, value in entries.items()] if isinstance(entries, dict) else []
+    if not all(number.isdecimal() and _is_log_prob(value) for number, value in rows):
+        raise ModelReplyError(f"top_logprobs without token ids: {str(entries)[:200]}; they need vLLM 0.10.2 or newer")
+    return tuple(sorted(((int(number), min(0.0, value)) for number, value in rows), key=lambda row: -row[1]))
 
 
 def read_generate_reply(body: Mapping[str, Any], prompt_ids: Sequence[int], max_tokens: int) -> Reply:

@@ -5,11 +5,11 @@ counted by its kind; no key is in an error.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx2
 
@@ -101,15 +101,46 @@ class Transport:
         """
         try:
             response = await self._exchange("POST", path, self._config.timeout_s, body, headers)
-        except (TimeoutError, httpx2.TimeoutException):
-            self._statistics.num_timeouts += 1
-            raise AttemptError(ServerDownError(f"no reply within {self._config.timeout_s:g} s")) from None
-        except (httpx2.HTTPError, httpx2.StreamError) as error:
-            self._statistics.num_disconnects += 1
-            raise AttemptError(ServerDownError(f"the connection failed ({self._hide(_name(error))})")) from None
+        except (TimeoutError, httpx2.HTTPError, httpx2.StreamError) as error:
+            raise AttemptError(self._lost(error)) from None
         if response.status_code != 200:
             self._raise_for_status(response)
         return response.text
+
+    async def open_events(self, path: str, body: Mapping[str, Any]) -> httpx2.Response:
+        """Send a request for server-sent events; return the open answer of status 200; raises as `post`."""
+        request = self._http.build_request("POST", self._url(path), json=dict(body))
+        try:
+            response = await self._http.send(request, stream=True)
+            if response.status_code != 200:
+                await response.aread()
+        except (TimeoutError, httpx2.HTTPError, httpx2.StreamError) as error:
+            raise AttemptError(self._lost(error)) from None
+        if response.status_code != 200:
+            self._raise_for_status(response)
+        return response
+
+    async def read_events(self, response: httpx2.Response) -> AsyncIterator[str]:
+        """Yield the data of each event up to ``[DONE]``; `ServerDownError` where the answer ends before it."""
+        try:
+            async for line in response.aiter_lines():
+                kind, _, data = line.partition(":")
+                if kind == "data" and data.strip() == "[DONE]":
+                    return
+                if kind == "data":
+                    yield data.strip()
+        except (TimeoutError, httpx2.HTTPError, httpx2.StreamError) as error:
+            raise self._lost(error) from None
+        self._statistics.num_disconnects += 1
+        raise ServerDownError("the stream ended before its last event")
+
+    def _lost(self, error: Exception) -> ServerDownError:
+        """Count and describe an exchange without a whole answer."""
+        if isinstance(error, TimeoutError | httpx2.TimeoutException):
+            self._statistics.num_timeouts += 1
+            return ServerDownError(f"no reply within {self._config.timeout_s:g} s")
+        self._statistics.num_disconnects += 1
+        return ServerDownError(f"the connection failed ({self._hide(_name(error))})")
 
     async def get(self, path: str, timeout_s: float) -> tuple[int, str]:
         """Return status and text of a reply of any status, uncounted; `AttemptError` if no server answers."""
@@ -139,7 +170,7 @@ class Transport:
     def _url(self, path: str) -> httpx2.URL:
         return httpx2.URL(self._config.base_url.rstrip("/") + "/").join(path)
 
-    def _raise_for_status(self, response: httpx2.Response) -> None:
+    def _raise_for_status(self, response: httpx2.Response) -> NoReturn:
         status, text = response.status_code, self.shown(response.text)
         if status in _TRANSIENT and _SIGN_OF_SPENT_QUOTA not in response.text:
             is_limit = status == 429
@@ -149,9 +180,11 @@ class Transport:
         self._statistics.num_refused += 1
         if status in (400, 413, 422) and any(sign in response.text for sign in _SIGNS_OF_TOO_LONG):
             raise PromptTooLongError(f"{self._config.model} rejected the prompt as too long: {text}")
-        raise ServerRejectedError(
+        rejected = ServerRejectedError(
             f"{self._config.base_url} rejected the request with status {status}: {text}; {self._remedy(status)}"
         )
+        rejected.status = status
+        raise rejected
 
     def _remedy(self, status: int) -> str:
         match status:

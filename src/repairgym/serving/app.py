@@ -42,6 +42,8 @@ _SURROGATE = re.compile(rb"\\u[dD][89abAB]")
 """Half of a pair may be alone; JSON allows that, UTF-8 and tokenizers do not."""
 
 
+_MAX_BODIES = 4
+"""Bodies of the largest size that are held at one time; more clients may send smaller ones."""
 _OTHER_PATHS = (
     "/v1/embeddings",
     "/v1/moderations",
@@ -70,6 +72,7 @@ class ModelServer:
         self._override = override
         self._queue = Queue(config.max_concurrent, config.max_waiting)
         self._created = int(time.time())
+        self._num_body_bytes = 0
 
     def app(self) -> Starlette:
         """Make the application."""
@@ -128,7 +131,7 @@ class ModelServer:
         return answer
 
     def _check_model(self, name: str) -> None:
-        if name and self._name and name != self._name:
+        if name and self._name and name not in (self._name, *self._config.model_aliases):
             raise RequestError(
                 f"model {name[:200]!r} is not served here; {self._name!r} is", status=404, code="model_not_found"
             )
@@ -158,17 +161,25 @@ class ModelServer:
     async def _body(self, request: Request) -> Mapping[str, Any]:
         """Read the request's JSON object; never holds more than the size limit of it."""
         too_large = RequestError(f"a body of more than {self._config.max_body_bytes} bytes", status=413)
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length) > self._config.max_body_bytes:
+            raise too_large
         parts, size = [], 0
         try:
             async with asyncio.timeout(self._config.client_timeout_s):
                 async for part in request.stream():
                     size += len(part)
+                    self._num_body_bytes += len(part)
                     if size > self._config.max_body_bytes:
                         raise too_large
+                    if self._num_body_bytes > _MAX_BODIES * self._config.max_body_bytes:
+                        raise RequestError("too many large bodies at one time; try again later", status=429)
                     parts.append(part)
+            body = read_body(b"".join(parts))
         except TimeoutError:
             raise RequestError("the body did not arrive in time", status=408) from None
-        body = read_body(b"".join(parts))
+        finally:
+            self._num_body_bytes -= size
         return self._override(body) if self._override else body
 
 

@@ -31,6 +31,7 @@ from repairgym.serving.records import (
     ModelReply,
     Report,
     RequestError,
+    SamplingRequest,
     to_conversation,
 )
 from repairgym.serving.text_stream import TextStream
@@ -69,11 +70,16 @@ class Growth:
         self._num_seen = 0
         self.top_tokens: Sequence[TopTokens] = ()
 
+    @property
+    def is_cut(self) -> bool:
+        """True once the answer has reached a stop text of its request."""
+        return self._stream.stop_text is not None
+
     def watch(self, request: Request) -> bool:
         """Report what a running request has got; True when it has reached a stop text."""
         self.top_tokens = request.top_tokens
         self.add(request.token_ids, request.log_probs, request.top_tokens, is_stopped=request.is_stopped)
-        return self._stream.stop_text is not None
+        return self.is_cut
 
     def add(
         self,
@@ -149,19 +155,14 @@ class ServedModel(ABC):
         """Continue ``prompt_ids``; tells ``growth`` of the tokens."""
 
 
-class PolicyModel(ServedModel):
-    """A policy that samples."""
+class SampledModel(ServedModel):
+    """A model that samples within a context of known length."""
 
-    def __init__(
-        self, policy: Sampler, renderer: ChatRenderer, max_len_tokens: int, default_reply_tokens: int = 512
-    ) -> None:
-        """Serve ``policy``; ``default_reply_tokens`` bounds the replies to requests that set no bound."""
+    def __init__(self, renderer: ChatRenderer, max_len_tokens: int, default_reply_tokens: int = 512) -> None:
+        """``default_reply_tokens`` bounds the replies to requests that set no bound."""
         super().__init__(renderer, max_len_tokens=max_len_tokens)
         self._context_tokens = max_len_tokens
         self._default_reply_tokens = default_reply_tokens
-        self._policy = policy
-        self._compiler: GrammarCompiler | None = None
-        self._numbers = itertools.count()
 
     def prompts(self, request: AnyRequest) -> list[list[int]]:
         """Return the prompts of ``request``, after the tokens of the conversation so far; each leaves room."""
@@ -186,16 +187,48 @@ class PolicyModel(ServedModel):
                 f"prompt: token id {max(prompt_ids)} is not below this model's {self.renderer.vocab_size}"
             )
 
-    async def _generate(self, request: AnyRequest, number: int, prompt_ids: list[int], growth: Growth) -> Generation:
-        asked = request.sampling
-        shaping = await self._shaping(request)
-        session_id = f"serve/{next(self._numbers)}"
-        sampling = SamplingParams(
+    def _sampling(self, asked: SamplingRequest, number: int, num_prompt_tokens: int) -> SamplingParams:
+        """Return the settings of answer ``number``."""
+        return SamplingParams(
             temperature=asked.temperature,
-            max_tokens=min(asked.max_tokens or self._default_reply_tokens, self._context_tokens - len(prompt_ids)),
+            max_tokens=min(asked.max_tokens or self._default_reply_tokens, self._context_tokens - num_prompt_tokens),
             stop_token_ids=tuple(dict.fromkeys((*self.renderer.stop_token_ids, *asked.stop_token_ids))),
             seed=asked.seed + number % asked.num_choices,
         )
+
+    def _grammar(self, request: AnyRequest) -> str:
+        """Return the Lark term of what ``request`` allows; empty: any text."""
+        if not isinstance(request, ChatRequest):
+            return ""
+        form = self.renderer.call_form
+        functions = [tool["function"] for tool in request.tools]
+        terms = [json_grammar(request.schema)] if request.schema is not None and not request.required else []
+        try:
+            if request.required:
+                terms = [call_grammar(form, [each for each in functions if each["name"] in request.required])]
+            elif terms and functions:
+                terms.append(call_grammar(form, functions))
+        except ConfigError as error:
+            raise RequestError(str(error), code=UNSUPPORTED) from None
+        return " | ".join(terms)
+
+
+class PolicyModel(SampledModel):
+    """A policy of this process."""
+
+    def __init__(
+        self, policy: Sampler, renderer: ChatRenderer, max_len_tokens: int, default_reply_tokens: int = 512
+    ) -> None:
+        """Serve ``policy``; ``default_reply_tokens`` bounds the replies to requests that set no bound."""
+        super().__init__(renderer, max_len_tokens, default_reply_tokens)
+        self._policy = policy
+        self._compiler: GrammarCompiler | None = None
+        self._numbers = itertools.count()
+
+    async def _generate(self, request: AnyRequest, number: int, prompt_ids: list[int], growth: Growth) -> Generation:
+        shaping = await self._shaping(request)
+        session_id = f"serve/{next(self._numbers)}"
+        sampling = self._sampling(request.sampling, number, len(prompt_ids))
         try:
             return await self._policy.generate_shaped(session_id, prompt_ids, sampling, shaping, growth.watch)
         finally:
@@ -204,7 +237,7 @@ class PolicyModel(ServedModel):
     async def _shaping(self, request: AnyRequest) -> Shaping | None:
         asked = request.sampling
         shaping = Shaping(
-            mask=await asyncio.to_thread(self._mask, request) if isinstance(request, ChatRequest) else None,
+            mask=await asyncio.to_thread(self._mask, self._grammar(request)),
             logit_bias=asked.logit_bias,
             presence_penalty=asked.presence_penalty,
             frequency_penalty=asked.frequency_penalty,
@@ -214,21 +247,14 @@ class PolicyModel(ServedModel):
         )
         return None if shaping == Shaping() else shaping
 
-    def _mask(self, request: ChatRequest) -> GrammarMask | None:
-        """Return a mask at the start of what ``request`` allows; None: any text."""
-        form = self.renderer.call_form
-        functions = [tool["function"] for tool in request.tools]
-        terms = [json_grammar(request.schema)] if request.schema is not None and not request.required else []
+    def _mask(self, grammar: str) -> GrammarMask | None:
+        """Return a mask at the start of ``grammar``; None: any text."""
+        if not grammar:
+            return None
         try:
-            if request.required:
-                terms = [call_grammar(form, [each for each in functions if each["name"] in request.required])]
-            elif terms and functions:
-                terms.append(call_grammar(form, functions))
-            if not terms:
-                return None
             if self._compiler is None:
                 self._compiler = GrammarCompiler(self.renderer)
-            return self._compiler.compile(" | ".join(terms))
+            return self._compiler.compile(grammar)
         except ConfigError as error:
             raise RequestError(str(error), code=UNSUPPORTED) from None
 

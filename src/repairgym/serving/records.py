@@ -104,15 +104,20 @@ class TextRequest:
 AnyRequest = ChatRequest | TextRequest
 
 
-def check_exact(request: AnyRequest) -> None:
-    """Raise unless ``request`` samples from the model's own distribution, as RL must."""
+def changes_of(request: AnyRequest) -> list[str]:
+    """Return the names of the settings by which ``request`` does not sample from the model's own distribution."""
     asked = request.sampling
     names = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias")
     changed = [name for name in names if getattr(asked, name) != SamplingRequest.model_fields[name].default]
     changed += ["top_k"] * (asked.top_k > 0)
     if isinstance(request, ChatRequest):
         changed += ["tool_choice"] * bool(request.required) + ["response_format"] * (request.schema is not None)
-    if changed:
+    return changed
+
+
+def check_exact(request: AnyRequest) -> None:
+    """Raise unless ``request`` samples from the model's own distribution, as RL must."""
+    if changed := changes_of(request):
         raise RequestError(
             f"{', '.join(changed)}: this server is strict and samples at temperature 1 without changes",
             code="not_exact",

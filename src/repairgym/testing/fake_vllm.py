@@ -7,14 +7,17 @@ only the protocol with the client. For tests: every token is a forward pass over
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from repairgym.errors import ConfigError
+from repairgym.inference.grammar import GrammarCompiler, GrammarMask, json_grammar
 from repairgym.inference.loading import load_model, load_tokenizer
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.testing.servers import HttpFake, HttpRequest, send
 
 _BLOCK_TOKENS = 16
@@ -51,6 +54,8 @@ class Flaw(StrEnum):
     """Pauses, but answers only after it resumes."""
     CLOSES = "closes"
     """Closes every second connection instead of answering, like an idle one."""
+    BREAKS_STREAMS = "breaks-streams"
+    """Closes the connection behind the first token of a stream."""
 
 
 class FakeVllm(HttpFake):
@@ -80,8 +85,15 @@ class FakeVllm(HttpFake):
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
         """Prompt tokens that were in the prefix cache."""
+        self.streamed: list[Mapping[str, Any]] = []
+        """Requests of streams in order of arrival."""
         self.log: list[str] = []
         """Orders in order of arrival."""
+
+    @property
+    def num_running(self) -> int:
+        """Requests that are being sampled."""
+        return self._num_running
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return its current weights."""
@@ -92,6 +104,8 @@ class FakeVllm(HttpFake):
         self._num_requests += 1
         if Flaw.CLOSES in self._flaws and self._num_requests % 2 == 0:
             return False
+        if request.path == "/v1/completions" and (request.body or {}).get("stream"):
+            return await self._stream(request.body or {}, writer)
         status, reply = await self._route(request)
         return await send(writer, status, json.dumps(reply).encode())
 
@@ -136,6 +150,84 @@ class FakeVllm(HttpFake):
             choice |= {"token_ids": tokens, "prompt_token_ids": ids, "logprobs": {"token_logprobs": log_probs}}
             choice |= {"prompt_logprobs": self._score(ids)} if body.get("prompt_logprobs") is not None else {}
         return 200, {"choices": [choice], "usage": _usage(ids, tokens)}
+
+    async def _stream(self, body: Mapping[str, Any], writer: asyncio.StreamWriter) -> bool:
+        """Write one event for each token, as vLLM does for a prompt of token ids."""
+        self.streamed.append(body)
+        if error := self._reject(body):
+            return await send(writer, 400, json.dumps({"error": {"message": error}}).encode())
+        ids, first = self._read(list(body["prompt"])), True
+        writer.write(b"HTTP/1.1 200 .\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        self._num_running += 1
+        try:
+            async for token, log_prob, tops, reason in self._tokens(ids, body):
+                choice: dict[str, Any] = {"text": self._tokenizer.decode([token]), "finish_reason": reason}
+                if Flaw.TEXT_ONLY not in self._flaws:
+                    choice["token_ids"] = [token]
+                    choice["logprobs"] = {"token_logprobs": [log_prob], "top_logprobs": [tops]}
+                    choice |= {"prompt_token_ids": ids} if first else {}
+                first = False
+                writer.write(b"data: %s\n\n" % json.dumps({"choices": [choice]}).encode())
+                await writer.drain()
+                if Flaw.BREAKS_STREAMS in self._flaws:
+                    return False
+            writer.write(b"data: [DONE]\n\n")
+            await writer.drain()
+        finally:
+            self._num_running -= 1
+        return False
+
+    def _reject(self, body: Mapping[str, Any]) -> str:
+        try:
+            self._mask(body)
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    def _mask(self, body: Mapping[str, Any]) -> GrammarMask | None:
+        """Read vLLM's ``structured_outputs``: a JSON schema, or a grammar of one rule in Lark's form."""
+        asked = body.get("structured_outputs") or {}
+        term = json_grammar(asked["json"]) if "json" in asked else str(asked.get("grammar", "")).removeprefix("start: ")
+        return GrammarCompiler(ChatRenderer(self._tokenizer)).compile(term) if term else None
+
+    async def _tokens(
+        self, prompt: Sequence[int], body: Mapping[str, Any]
+    ) -> AsyncIterator[tuple[int, float, dict[str, float], str | None]]:
+        """Sample under the biases and the grammar of ``body``; log-probabilities stay those of the model."""
+        mask, bias = self._mask(body), {int(key): value for key, value in (body.get("logit_bias") or {}).items()}
+        generator = torch.Generator().manual_seed(int(body.get("seed", 0)))
+        answer, reason, limit = list[int](), None, int(body["max_tokens"])
+        while reason is None:
+            await asyncio.sleep(0)
+            log_probs = self._log_probs([*prompt, *answer])[-1]
+            token = self._shaped_token(log_probs, mask, bias, float(body["temperature"]), generator)
+            answer.append(token)
+            is_stopped = token in body["stop_token_ids"]
+            reason = "stop" if is_stopped else "length" if len(answer) == limit else None
+            values, places = log_probs.topk(int(body["logprobs"]))
+            tops = {f"token_id:{place}": value for place, value in zip(places.tolist(), values.tolist(), strict=True)}
+            yield token, float(log_probs[token]), tops | {f"token_id:{token}": float(log_probs[token])}, reason
+
+    def _shaped_token(
+        self,
+        log_probs: torch.Tensor,
+        mask: GrammarMask | None,
+        bias: Mapping[int, float],
+        temperature: float,
+        generator: torch.Generator,
+    ) -> int:
+        shaped = log_probs.clone()
+        for token, change in bias.items():
+            shaped[token] += change
+        if mask is not None:
+            shaped[~torch.from_numpy(mask.allowed(len(shaped)))] = -torch.inf
+        if temperature == 0.0:
+            token = int(shaped.argmax())
+        else:
+            token = int(torch.multinomial(torch.softmax(shaped / temperature, dim=-1), 1, generator=generator))
+        if mask is not None:
+            mask.accept(token)
+        return token
 
     async def _generate(self, body: Mapping[str, Any]) -> tuple[int, Any]:
         ids = self._read(body["token_ids"])
@@ -201,6 +293,7 @@ class FakeVllm(HttpFake):
         rows = self._log_probs(ids)[:-1]
         return [None, *({str(id_): {"logprob": float(row[id_])}} for row, id_ in zip(rows, ids[1:], strict=True))]
 
+    @torch.no_grad()
     def _log_probs(self, ids: Sequence[int]) -> torch.Tensor:
         """Return [tokens, vocab] natural log-probabilities of the next token."""
         return torch.log_softmax(self._model(torch.tensor([list(ids)])).logits[0].float(), dim=-1)

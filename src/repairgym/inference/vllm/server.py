@@ -5,20 +5,27 @@ reports the weights of each token, so training uses it; rollouts of fixed weight
 servers have, too.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
 from repairgym.config.models import EndpointConfig
-from repairgym.errors import ConfigError, PromptTooLongError, ServerRejectedError
+from repairgym.errors import ConfigError, ModelReplyError, PromptTooLongError, ServerRejectedError
 from repairgym.inference.base import SamplingParams
 from repairgym.inference.endpoint import Answer, EndpointClient
 from repairgym.inference.openai import MAX_SEED, request_fields
-from repairgym.inference.replies import Reply, read_generate_reply, read_prompt_log_probs, read_token_reply
+from repairgym.inference.replies import (
+    Reply,
+    TokenChunk,
+    read_generate_reply,
+    read_prompt_log_probs,
+    read_token_chunk,
+    read_token_reply,
+)
 
 GENERATE = "/inference/v1/generate"
 ResultT = TypeVar("ResultT")
-_UNCHANGED: dict[str, Any] = {
+UNCHANGED: dict[str, Any] = {
     "top_p": 1.0,
     "top_k": -1,
     "min_p": 0.0,
@@ -40,7 +47,7 @@ class TokenServer:
 
         `ConfigError`: ``endpoint.extra`` changes the sampled distribution.
         """
-        if changed := sorted({*_UNCHANGED, "sampling_params", "token_ids", "logprobs"} & set(client.config.extra)):
+        if changed := sorted({*UNCHANGED, "sampling_params", "token_ids", "logprobs"} & set(client.config.extra)):
             raise ConfigError(f"endpoint.extra sets {', '.join(changed)}; the policy vllm sets it itself, leave it out")
         self.client = client
         self.is_versioned = is_versioned
@@ -78,9 +85,24 @@ class TokenServer:
 
         return await self.client.ask(path, body, read, len(prompt_ids) + max_tokens)
 
+    @asynccontextmanager
+    async def stream(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, changes: Mapping[str, Any], num_top: int = 0
+    ) -> AsyncIterator[AsyncIterator[TokenChunk]]:
+        """Continue ``prompt_ids``, and give the tokens as they come; raises as `sample`.
+
+        ``changes`` are fields of the request that change the sampled distribution. The end of the context ends the
+        sampling.
+        """
+        body = request_fields(self.config, sampling) | UNCHANGED | {"stop_token_ids": list(sampling.stop_token_ids)}
+        body |= {"prompt": list(prompt_ids), "logprobs": max(num_top, 1), "stream": True, **changes}
+        body |= {"return_token_ids": True, "return_tokens_as_token_ids": True}
+        async with self.client.stream("completions", body, len(prompt_ids) + sampling.max_tokens) as events:
+            yield _chunks(events, prompt_ids, num_top)
+
     async def prompt_log_probs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
         """Return the natural log-probability of each token after the first under the server's current weights."""
-        body = request_fields(self.config, SamplingParams(max_tokens=1, stop_token_ids=())) | _UNCHANGED
+        body = request_fields(self.config, SamplingParams(max_tokens=1, stop_token_ids=())) | UNCHANGED
         body |= {"prompt": list(token_ids), "prompt_logprobs": 0}
 
         def read(answer: Mapping[str, Any]) -> Reply:
@@ -112,9 +134,9 @@ class TokenServer:
     def _request(self, prompt_ids: list[int], sampling: SamplingParams) -> tuple[str, dict[str, Any]]:
         stop: dict[str, Any] = {"stop_token_ids": list(sampling.stop_token_ids)}
         if not self.is_versioned:
-            fields = request_fields(self.config, sampling) | _UNCHANGED | stop
+            fields = request_fields(self.config, sampling) | UNCHANGED | stop
             return "completions", fields | {"prompt": prompt_ids, "logprobs": 1, "return_token_ids": True}
-        parameters: dict[str, Any] = _UNCHANGED | stop | {"n": 1, "logprobs": 0, "detokenize": False}
+        parameters: dict[str, Any] = UNCHANGED | stop | {"n": 1, "logprobs": 0, "detokenize": False}
         parameters |= {"temperature": sampling.temperature, "max_tokens": sampling.max_tokens}
         if self.config.has_seed:
             parameters["seed"] = sampling.seed & MAX_SEED
@@ -165,6 +187,23 @@ class TokenServer:
             )
         length = served[self.config.model].get("max_model_len")
         return length if isinstance(length, int) and length > 0 else None
+
+
+async def _chunks(
+    events: AsyncIterator[Mapping[str, Any]], prompt_ids: Sequence[int], num_top: int
+) -> AsyncIterator[TokenChunk]:
+    """Read a stream up to the end that it names; `ModelReplyError` where it names none or has no tokens."""
+    finish, num_tokens = "", 0
+    async for event in events:
+        chunk = read_token_chunk(event, prompt_ids)
+        finish, num_tokens = chunk.finish or finish, num_tokens + len(chunk.token_ids)
+        # The sampled token is reported besides the likeliest ones.
+        yield chunk._replace(top_tokens=tuple(top[:num_top] for top in chunk.top_tokens) if num_top else ())
+    if not finish or not num_tokens:
+        raise ModelReplyError(
+            f"a stream of {num_tokens} token ids that ends by {finish or 'no reason'!r}; token ids in streams need "
+            "vLLM 0.10.2 or newer"
+        )
 
 
 async def ask_servers(
