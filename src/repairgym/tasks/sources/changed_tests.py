@@ -2,7 +2,7 @@
 
 Reads two trees and runs of the newer one. A pair of releases runs its many trials on the changed files only, because
 the tests that a release fixed stand there. Guarantees: where a file that tests may read changed as well, all test files
-count as changed; a fix that breaks a test of another file is seen by one run of these files.
+count as changed; hunks that break a test of another file are seen by one run of these files.
 """
 
 from dataclasses import dataclass, field
@@ -51,11 +51,16 @@ class OtherTests:
     files: tuple[str, ...]
     passing: tuple[str, ...] | None = field(default=None, init=False)
     """Their tests that pass in the newer state; read at the first fix."""
+    broken: dict[tuple[int, ...], tuple[str, ...]] = field(default_factory=dict, init=False)
+    """Numbers of a fix's hunks -> result of `broken_by`."""
 
     async def broken_by(self, fix: Fix) -> tuple[str, ...]:
         """Return tests that pass in the newer state, twice where it counts, and fail with ``fix`` reverted."""
-        if not self.files:
-            return ()
+        if self.files and fix.numbers not in self.broken:
+            self.broken[fix.numbers] = await self._broken_by(fix)
+        return self.broken.get(fix.numbers, ())
+
+    async def _broken_by(self, fix: Fix) -> tuple[str, ...]:
         if self.passing is None:
             run = await self.pair.run({}, self.pair.bounded_request(self.files))
             results = [(i, result.outcome) for i, result in run.results.items() if "::" in i]

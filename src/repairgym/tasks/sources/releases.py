@@ -75,9 +75,8 @@ async def collect(pair: Pair, result: SourceResult) -> None:
         told = f"{version} has {num_hunks} changed places of its sources; releases.max_hunks bounds them"
         result.add(Drop("pairs_with_too_many_hunks", told))
         return
-    fixes = await Ablation(pair, stable, fixed, result.funnel).split()
-    others = _other_tests(pair)
-    made = [await _make_task(pair, fix, stable, fixed, others) for fix in fixes[: config.num_per_pair]]
+    fixes = await Ablation(pair, stable, fixed, result.funnel, _other_tests(pair)).split()
+    made = [await pair.make_task(fix, stable, fixed) for fix in fixes[: config.num_per_pair]]
     tasks = [outcome for outcome in made if isinstance(outcome, Task)]
     entries = dict(zip((task.id for task in tasks), assigned_entries(tasks, pair.spec.tree), strict=True))
     for outcome in made:
@@ -92,16 +91,6 @@ def _other_tests(pair: Pair) -> OtherTests:
     own = set(pair.test_files)
     files = pair.origin.project.test_files(pair.spec.tree)
     return OtherTests(pair, tuple(path for path in files if path not in own))
-
-
-async def _make_task(
-    pair: Pair, fix: Fix, stable: tuple[str, ...], fixed: tuple[str, ...], others: OtherTests
-) -> Task | Drop:
-    """Return the task of ``fix`` unless tests of files that did not change fail without it."""
-    made = await pair.make_task(fix, stable, fixed)
-    if isinstance(made, Task) and (broken := await others.broken_by(fix)):
-        return Drop("entangled", f"without it fail, in files that did not change: {', '.join(broken)}")
-    return made
 
 
 # --- hunk ablation -------------------------------------------------------------------------------------------------
@@ -121,6 +110,7 @@ class Ablation:
     stable: tuple[str, ...]
     fixed: tuple[str, ...]
     funnel: Counter[str]
+    other_tests: OtherTests
     suspects: list[str] = field(default_factory=list)
     """Tests that the release did not fix and that broke without some hunk."""
 
@@ -164,6 +154,7 @@ class Ablation:
         """Return True when reverting ``hunks`` breaks only tests that the release fixed, and at least one.
 
         `suspects` run first: most hunks that belong to no fix break the same few tests, and need no run of the suite.
+        Test files that did not change run last, for hunks that pass the rest.
         """
         fix = self._fix(hunks)
         if self.suspects and not self.pair.has_run_without(fix):
@@ -173,6 +164,8 @@ class Ablation:
         run = await self.pair.run_without(fix, self.stable)
         broken = self.pair.broken_of(run, self.stable)
         others = [test_id for test_id in broken if test_id not in self.fixed_set]
+        if broken and not others and not run.is_timed_out:
+            others = list(await self.other_tests.broken_by(fix))
         self.suspects.extend(others[:NUM_SUSPECTS] if not set(others) & set(self.suspects) else ())
         return not run.is_timed_out and bool(broken) and not others
 

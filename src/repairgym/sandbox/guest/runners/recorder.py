@@ -219,7 +219,7 @@ class Recorder:
         self._is_forged = False
 
     def _own_duration_s(self, duration_s: float) -> float:
-        """Return ``duration_s`` of a phase without its waits for a processor, which are read after a long phase only."""
+        """Return ``duration_s`` of a phase without its waits for a processor; only after a long phase they are read."""
         if duration_s < _LONG_PHASE_S:
             return duration_s
         waited_s, before_s = self._deadline.waited_s(), self._waited_s
