@@ -39,6 +39,7 @@ class TestResult(Record):
     message: str = ""
     """First line of the failure, e.g. ``assert 3 == 4``; empty when passed."""
     duration_s: float = 0.0
+    """By the clock; of pytest without the waits for a processor of a phase that takes longer than 5 ms."""
 
 
 class TestRequest(Record):

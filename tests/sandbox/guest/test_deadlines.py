@@ -28,6 +28,12 @@ def test_counts_before_the_start_are_subtracted():
     assert 0.01 < deadline.remaining_s() <= 0.024
 
 
+def test_waits_are_told_since_the_start_whatever_was_computed():
+    deadline = Deadline(0.004, lambda: Scheduled(9.0, 3.5), before=Scheduled(1.0, 3.0))
+    assert deadline.waited_s() == 0.5
+    assert Deadline(1.0, lambda: Scheduled(0.0, 0.0), before=Scheduled(0.0, 2.0)).waited_s() == 0.0
+
+
 def test_a_wait_while_counts_are_read_does_not_count():
     begin = time.monotonic()
 

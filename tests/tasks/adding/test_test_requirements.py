@@ -11,6 +11,7 @@ name = "pkg"
 dependencies = ["idna>=2", "click>=8,<9", "tomli; python_version < '3.0'"]
 [project.optional-dependencies]
 test = ["freezegun>=1", "pytest-cov", "pytest-mock"]
+icu = ["PyICU>=1"]
 [dependency-groups]
 dev = ["pytest-asyncio", {include-group = "test"}]
 """
@@ -24,6 +25,7 @@ from support import z
 import pytest
 try:
     import freezegun
+    import icu
     import unknown_accelerator
 except ImportError:
     pass
@@ -51,7 +53,7 @@ def test_requirements_are_declared_imported_or_plugins(tmp_path: Path) -> None:
     tree = write_tree(tmp_path)
     found = find_requirements(tree, "pkg", find_layout(tree, "pkg"), ["tests/test_a.py"])
     assert found.requirements == (
-        "click<9", "freezegun", "hypothesis", "idna", "pytest-asyncio", "pytest-mock", "pyyaml", "simplejson",
+        "click<9", "freezegun", "hypothesis", "idna", "pyicu", "pytest-asyncio", "pytest-mock", "pyyaml", "simplejson",
     )  # fmt: skip
     assert found.reasons["pyyaml"] == "tests/test_a.py imports yaml"
     assert found.reasons["pytest-mock"] == "tests use the fixture mocker"

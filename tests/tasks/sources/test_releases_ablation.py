@@ -139,8 +139,8 @@ class FolderIndex:
         return self.folder / f"{sdist.version}.tar.gz"
 
 
-def pack(folder: Path, version: str, source: str) -> str:
-    files = {"counters.py": source, "test_counters.py": TESTS, "CHANGES.rst": CHANGES}
+def pack(folder: Path, version: str, source: str, tests: dict[str, str] | None = None) -> str:
+    files = {"counters.py": source, "CHANGES.rst": CHANGES, **(tests or {"test_counters.py": TESTS})}
     with tarfile.open(folder / f"{version}.tar.gz", "w:gz") as tar:
         for name, text in files.items():
             info = tarfile.TarInfo(f"counters-{version}/{name}")
@@ -152,7 +152,10 @@ def pack(folder: Path, version: str, source: str) -> str:
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory, small_environment: Path) -> tuple[Package, LayerStore]:
     folder = tmp_path_factory.mktemp("counters")
-    sdists = {"1.0": pack(folder, "1.0", OLD), "1.1": pack(folder, "1.1", NEW)}
+    return packed(folder, {"1.0": pack(folder, "1.0", OLD), "1.1": pack(folder, "1.1", NEW)}, small_environment)
+
+
+def packed(folder: Path, sdists: dict[str, str], small_environment: Path) -> tuple[Package, LayerStore]:
     store = LayerStore(folder / "layers", FolderIndex(folder))
     place = store.root / "environments" / describe_environment(read_lock(())).digest
     place.parent.mkdir(parents=True)
@@ -163,7 +166,7 @@ def package(tmp_path_factory: pytest.TempPathFactory, small_environment: Path) -
         version="1.1",
         sdists=sdists,
         sources=("counters.py",),
-        tests=("test_counters.py",),
+        tests=("test_*.py",),
         releases=(("1.0", "1.1"),),
     )
     return made, store
@@ -212,3 +215,52 @@ async def test_a_half_of_a_fix_joins_it_and_inherited_tests_are_masked(package: 
     assert "0x" not in kept.issue
     assert "'/tmp/...'" in kept.issue
     assert [content_digest(task) for task in made.tasks] == [content_digest(task) for task in again.tasks]
+
+
+PARTS = """def first():
+    return {first}
+
+
+def between():
+    return 0
+
+
+def both():
+    return first() + {second}
+
+
+def far_away():
+    return 0
+
+
+def free():
+    return {free}
+"""
+BOTH = "from counters import both\n\n\ndef test_both():\n    assert both() == 2\n"
+FIRST = """from counters import first, free
+
+
+def test_first():
+    assert first() == {first}
+
+
+def test_free():
+    assert free() == {free}
+"""
+
+
+@pytest.mark.asyncio
+async def test_a_fix_may_break_no_test_of_a_file_that_did_not_change(tmp_path: Path, small_environment: Path) -> None:
+    """The hunk of `first` alone gives a state that neither release had: `both` would be wrong in it."""
+    older, newer = {"first": 1, "second": 1, "free": 1}, {"first": 2, "second": 0, "free": 2}
+    states = (("1.0", older), ("1.1", newer))
+    sdists = {
+        version: pack(
+            tmp_path, version, PARTS.format(**state), {"test_first.py": FIRST.format(**state), "test_both.py": BOTH}
+        )
+        for version, state in states
+    }
+    made = await split(*packed(tmp_path, sdists, small_environment))
+    assert [task.fail_to_pass for task in made.tasks] == [("test_first.py::test_free",)]
+    assert made.funnel["hunks_entangled"] == 1
+    assert {test_id.partition("::")[0] for test_id in made.tasks[0].pass_to_pass} == {"test_first.py"}

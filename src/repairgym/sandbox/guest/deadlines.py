@@ -106,6 +106,10 @@ class Deadline:
         is_bound_reached = clock_s + _LEAST_S >= self._timeout_s + self._bound_s()
         return is_bound_reached and clock_s - self._waited_s() < self._timeout_s
 
+    def waited_s(self) -> float:
+        """Return the seconds that the longest waiting thread had no processor since the start; reads the counts."""
+        return max(self._count().waiting_s - self._before.waiting_s, 0.0)
+
     def extend(self, seconds: float) -> None:
         """Add ``seconds``."""
         self._timeout_s += seconds

@@ -29,7 +29,7 @@ DISTRIBUTIONS: Mapping[str, str] = {
     "slugify": "python-slugify", "Crypto": "pycryptodome", "serial": "pyserial", "markdown_it": "markdown-it-py",
     "google.protobuf": "protobuf", "_hypothesis_pytestplugin": "hypothesis", "ruamel": "ruamel.yaml", "zmq": "pyzmq",
     "docx": "python-docx", "pythonjsonlogger": "python-json-logger", "socks": "pysocks", "nacl": "pynacl",
-    "websocket": "websocket-client", "distutils": "setuptools", "jose": "python-jose",
+    "websocket": "websocket-client", "distutils": "setuptools", "jose": "python-jose", "icu": "pyicu",
     "_pytest": "", "pytest": "", "pluggy": "",
 }  # fmt: skip
 """Import name -> distribution where they differ; empty: the runner has it."""

@@ -50,7 +50,7 @@ SOURCES: dict[SourceKind, TaskSource[Any]] = {
     "history": make_history,
     "breakages": make_breakages,
 }
-UNIT_FORMAT = 4
+UNIT_FORMAT = 5
 """Part of each unit key; grows when sources make other tasks from the same input."""
 _IRRELEVANT: Mapping[str, bool | set[str]] = {
     **dict.fromkeys(("sources", "packages", "catalogue", "splits", "limits", "num_workers", "num_concurrent"), True),

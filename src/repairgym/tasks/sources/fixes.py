@@ -127,6 +127,11 @@ class Fix:
     newer: Texts
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """Numbers of the hunks."""
+        return tuple(hunk.number for hunk in self.hunks)
+
+    @property
     def broken_files(self) -> dict[str, str | None]:
         """The touched files with the fix reverted."""
         return revert(self.newer, self.older, self.hunks)
@@ -149,7 +154,7 @@ class Fix:
 
     def recipe(self, provenance: Provenance) -> str:
         """Describe the bug for `Provenance.recipe`."""
-        numbers = ",".join(str(hunk.number) for hunk in self.hunks)
+        numbers = ",".join(map(str, self.numbers))
         if provenance.commit:
             return f"hunks {numbers} of commit {provenance.commit[:12]} reverted"
         return f"hunks {numbers} of {provenance.base_version} -> {provenance.version} reverted"

@@ -63,6 +63,8 @@ class Pair:
     suite: SuiteMap
     older: Texts
     newer: Texts
+    test_files: tuple[str, ...] = ()
+    """Files of ``suite``."""
     baseline: list[TestRun] = field(default_factory=list)
     """Cold runs of the suite in the newer state, made by `stable_tests`."""
     without: dict[tuple[int, ...], TestRun] = field(default_factory=dict)
@@ -82,7 +84,7 @@ class Pair:
         suite = await trace_suite(
             context.backend, spec, traced, context.config.mutations.max_test_s, is_inherited_usable=True
         )
-        return cls(origin, context, spec, suite, older, newer)
+        return cls(origin, context, spec, suite, older, newer, test_files)
 
     async def stable_tests(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return usable tests that pass in every run of the newer state (traced and cold), and the others."""
@@ -197,10 +199,13 @@ class Pair:
 
     async def run_without(self, fix: Fix, stable: tuple[str, ...]) -> TestRun:
         """Run all ``stable`` tests of the pair with ``fix`` reverted, once per fix."""
-        numbers = tuple(hunk.number for hunk in fix.hunks)
-        if numbers not in self.without:
-            self.without[numbers] = await self.run(fix.broken_files, self.bounded_request(stable))
-        return self.without[numbers]
+        if not self.has_run_without(fix):
+            self.without[fix.numbers] = await self.run(fix.broken_files, self.bounded_request(stable))
+        return self.without[fix.numbers]
+
+    def has_run_without(self, fix: Fix) -> bool:
+        """Return True when `run_without` has a result for ``fix``."""
+        return fix.numbers in self.without
 
     async def run(self, files: dict[str, str | None], request: TestRequest) -> TestRun:
         """Run ``request`` with ``files`` written over the newer state."""

@@ -1,7 +1,8 @@
 """Task source `releases`: real bugs, from pairs of releases split by hunk ablation.
 
 Reads two pinned sdists, X and X+1. Makes one task per separable fix: reverted from X+1 it is a bug, with its changelog
-entry as issue text. The tests of X+1 define the fixes: they pass on X+1 and fail on the sources of X. The repository's
+entry as issue text. The tests of X+1 define the fixes: they pass on X+1 and fail on the sources of X. Only test files
+that changed are run for each hunk; the others once per fix, which may break none of their tests. The repository's
 own test configuration is never read (`sandbox/guest/runners/pytest_runner.py`), so it cannot drift between releases.
 
 Each source hunk is reverted alone; hunks that break the same fixed tests belong together. A hunk that also breaks other
@@ -17,7 +18,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from repairgym.records import Task
 from repairgym.tasks.build.assembly import sdist_provenance
@@ -26,6 +28,7 @@ from repairgym.tasks.issues.describing import Report, assigned_entries, describe
 from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.layers.store import tree_digest
 from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult, of_kinds
+from repairgym.tasks.sources.changed_tests import OtherTests, changed_test_files
 from repairgym.tasks.sources.fixes import Fix, Hunk, changes_code, find_hunks
 from repairgym.tasks.sources.pairs import Origin, Pair, texts_of
 
@@ -40,7 +43,7 @@ async def make_releases(package: Package, context: BuildContext) -> SourceResult
 
 async def release_pair(package: Package, context: BuildContext, base_version: str, version: str) -> Pair:
     """Return the pair of two releases, ready to run; TaskError if the newer one has no usable test."""
-    older = texts_of(package, context.store.tree(package.sdist(base_version)))
+    older_tree = context.store.tree(package.sdist(base_version))
     environment, spec = context.pinned(package, version)
     origin = Origin(
         project=package,
@@ -50,7 +53,8 @@ async def release_pair(package: Package, context: BuildContext, base_version: st
         environment=environment,
         config=context.config.releases,
     )
-    return await Pair.set_up(origin, context, spec, package.test_files(spec.tree), older)
+    test_files = changed_test_files(package, older_tree, spec.tree)
+    return await Pair.set_up(origin, context, spec, test_files, texts_of(package, older_tree))
 
 
 async def collect(pair: Pair, result: SourceResult) -> None:
@@ -71,7 +75,7 @@ async def collect(pair: Pair, result: SourceResult) -> None:
         told = f"{version} has {num_hunks} changed places of its sources; releases.max_hunks bounds them"
         result.add(Drop("pairs_with_too_many_hunks", told))
         return
-    fixes = await Ablation(pair, stable, fixed, result.funnel).split()
+    fixes = await Ablation(pair, stable, fixed, result.funnel, _other_tests(pair)).split()
     made = [await pair.make_task(fix, stable, fixed) for fix in fixes[: config.num_per_pair]]
     tasks = [outcome for outcome in made if isinstance(outcome, Task)]
     entries = dict(zip((task.id for task in tasks), assigned_entries(tasks, pair.spec.tree), strict=True))
@@ -82,9 +86,18 @@ async def collect(pair: Pair, result: SourceResult) -> None:
         result.add(outcome)
 
 
+def _other_tests(pair: Pair) -> OtherTests:
+    """Return the test files of the newer release that ``pair`` does not run."""
+    own = set(pair.test_files)
+    files = pair.origin.project.test_files(pair.spec.tree)
+    return OtherTests(pair, tuple(path for path in files if path not in own))
+
+
 # --- hunk ablation -------------------------------------------------------------------------------------------------
 
 _NAME = re.compile(r"[A-Za-z_]\w+")
+NUM_SUSPECTS = 2
+"""Tests that each failed check of a group adds to the suspects."""
 _COMMON_NAMES = {*keyword.kwlist, "self", "cls"}
 """Names that relate no hunks."""
 
@@ -97,6 +110,14 @@ class Ablation:
     stable: tuple[str, ...]
     fixed: tuple[str, ...]
     funnel: Counter[str]
+    other_tests: OtherTests
+    suspects: list[str] = field(default_factory=list)
+    """Tests that the release did not fix and that broke without some hunk."""
+
+    @cached_property
+    def fixed_set(self) -> frozenset[str]:
+        """The fixed tests."""
+        return frozenset(self.fixed)
 
     async def split(self) -> list[Fix]:
         """Return the fixes."""
@@ -130,10 +151,23 @@ class Ablation:
         return list(by_broken.values()), untested
 
     async def _is_closed(self, hunks: list[Hunk]) -> bool:
-        """Return True when reverting ``hunks`` breaks only tests that the release fixed, and at least one."""
-        run = await self.pair.run_without(self._fix(hunks), self.stable)
-        broken = set(self.pair.broken_of(run, self.stable))
-        return not run.is_timed_out and bool(broken) and broken <= set(self.fixed)
+        """Return True when reverting ``hunks`` breaks only tests that the release fixed, and at least one.
+
+        `suspects` run first: most hunks that belong to no fix break the same few tests, and need no run of the suite.
+        Test files that did not change run last, for hunks that pass the rest.
+        """
+        fix = self._fix(hunks)
+        if self.suspects and not self.pair.has_run_without(fix):
+            first = await self.pair.run(fix.broken_files, self.pair.bounded_request(tuple(self.suspects)))
+            if first.is_timed_out or self.pair.broken_of(first, tuple(self.suspects)):
+                return False
+        run = await self.pair.run_without(fix, self.stable)
+        broken = self.pair.broken_of(run, self.stable)
+        others = [test_id for test_id in broken if test_id not in self.fixed_set]
+        if broken and not others and not run.is_timed_out:
+            others = list(await self.other_tests.broken_by(fix))
+        self.suspects.extend(others[:NUM_SUSPECTS] if not set(others) & set(self.suspects) else ())
+        return not run.is_timed_out and bool(broken) and not others
 
     async def _separate(self, groups: list[list[Hunk]]) -> tuple[list[list[Hunk]], list[Hunk]]:
         """Return the groups that break fixed tests only, and the incomplete hunks."""

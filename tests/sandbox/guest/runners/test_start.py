@@ -6,6 +6,7 @@ import pytest_asyncio
 from repairgym.records import TestRequest, TestRunner
 from repairgym.sandbox.backends.namespace import NamespaceBackend
 from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.guest.deadlines import scheduled
 from repairgym.sandbox.probe import probe_backend
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -143,6 +144,42 @@ async def test_unittest_selects_by_class_and_traces(run):
     got = await run(test_ids=(name,), runner=UNITTEST, traced_paths=("shop/prices.py",))
     assert (got.exit_status, set(got.results)) == (0, {name})
     assert got.executed_functions == {name: ("shop/prices.py::1",)}
+
+
+STARVED = """
+import os
+import time
+
+
+def test_starved():
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    others = [spin() for _ in range(3)]
+    start, end_s = time.monotonic(), time.process_time() + 0.1
+    while time.process_time() < end_s:
+        pass
+    clock_s = time.monotonic() - start
+    for child in others:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    raise ValueError(clock_s)
+
+
+def spin():
+    child = os.fork()
+    end_s = time.monotonic() + 20
+    while not child and time.monotonic() < end_s:
+        pass
+    return child or os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not scheduled(["self"]).running_s, reason="this kernel keeps no counts of the scheduler")
+async def test_waits_for_a_processor_are_no_time_of_a_test(run):
+    """Four processes on one processor: 0.1 s of work takes four times as long by the clock."""
+    name = "tests/test_starved.py::test_starved"
+    got = await run(files={"tests/test_starved.py": STARVED}, test_ids=(name,), test_timeout_s=5.0)
+    result = got.results[name]
+    assert 0.0 < result.duration_s < 0.7 * float(result.message.removeprefix("ValueError: ")), result
 
 
 @pytest.mark.parametrize("runner", [TestRunner(), UNITTEST])

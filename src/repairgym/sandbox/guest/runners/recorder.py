@@ -30,6 +30,8 @@ from .supervisor import Link, Opener
 
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt|Warning)\b")
 _TEST_FOLDERS = frozenset({"test", "tests", "testing"})
+_LONG_PHASE_S = 0.005
+"""Phases from here on are timed without their waits for a processor."""
 
 
 def _report_message(report: Any) -> str:
@@ -109,6 +111,8 @@ class Recorder:
         self._current = ""
         self._is_forged = False
         self._deadline = deadline_of_this_process(self._timeout_s)
+        self._waited_s = 0.0
+        """Waits for a processor since the start of the test, when they were last read."""
         self._expired: List[bool] = []
         self._raised: Set[str] = set()
 
@@ -193,6 +197,7 @@ class Recorder:
         self._current = item.nodeid
         self._is_forged = False
         self._deadline = deadline_of_this_process(self._timeout_s)
+        self._waited_s = 0.0
         self._expired = []
         self._raised = set()
         self._tracer.start()
@@ -205,12 +210,21 @@ class Recorder:
         """Report one phase."""
         outcome = _outcome(report)
         is_clean = outcome == "passed" and not hasattr(report, "wasxfail")
-        record = {"id": self._current, "phase": report.when, "outcome": outcome, "duration_s": report.duration}
+        duration_s = self._own_duration_s(report.duration)
+        record = {"id": self._current, "phase": report.when, "outcome": outcome, "duration_s": duration_s}
         message = "" if outcome == "passed" else "timed out" if self._expired else _report_message(report)
         is_forged = self._is_forged or (is_clean and report.when in self._raised)
         reached = {"reached": self._opener.reached[-1]} if self._opener.reached else {}
         self._write({**record, "message": message, "is_forged": is_forged, **reached})
         self._is_forged = False
+
+    def _own_duration_s(self, duration_s: float) -> float:
+        """Return ``duration_s`` of a phase without its waits for a processor; only after a long phase they are read."""
+        if duration_s < _LONG_PHASE_S:
+            return duration_s
+        waited_s, before_s = self._deadline.waited_s(), self._waited_s
+        self._waited_s = waited_s
+        return max(duration_s - max(waited_s - before_s, 0.0), 0.0)
 
     def _note(self, when: str, outcome: Any) -> None:
         """Remember a phase that raised, as seen here and not in a report."""
