@@ -39,10 +39,10 @@ from repairgym.inference.base import Generation, Policy, SamplingParams
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.ledger import LedgerBuilder, Parent, TokenLedger
 from repairgym.records import StopReason, Task, Trajectory, Verdict, VerdictKind
-from repairgym.rollout.external import ExternalAgent
+from repairgym.rollout.external.agents import ExternalAgent
+from repairgym.rollout.external.tool_servers import ToolServers
 from repairgym.rollout.jobs import EpisodeJob
 from repairgym.rollout.kept_groups import KeptGroups
-from repairgym.rollout.tool_servers import ToolServers
 from repairgym.rollout.turn_log import EpisodeLog, TurnLog
 from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxSpec, Snapshot
 from repairgym.sandbox.cache import ExecutionCache

@@ -12,7 +12,7 @@ from repairgym.config.commands import ServeTasksConfig
 from repairgym.config.loading import load_config
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tokenizer import train_tokenizer
-from repairgym.rollout.clients import for_clients
+from repairgym.rollout.external.clients import for_clients
 from repairgym.rollout.runner import Runner
 from repairgym.rollout.store import RunStore
 from repairgym.tasks.build.validation import TaskLayers

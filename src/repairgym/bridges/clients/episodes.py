@@ -17,7 +17,7 @@ from repairgym.config.commands import ServeTasksConfig
 from repairgym.errors import InputError
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Task, Trajectory
-from repairgym.rollout.clients import ClientEpisode, Observed, for_clients
+from repairgym.rollout.external.clients import ClientEpisode, Observed, for_clients
 from repairgym.rollout.jobs import make_group
 from repairgym.rollout.runner import Runner
 from repairgym.rollout.store import RunStore

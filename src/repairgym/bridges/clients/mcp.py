@@ -21,7 +21,7 @@ from starlette.routing import Mount
 from repairgym import __version__
 from repairgym.bridges.clients.episodes import Session, TaskServer, describe_verdict
 from repairgym.errors import ConfigError, RepairGymError, install_hint
-from repairgym.rollout.clients import Observed
+from repairgym.rollout.external.clients import Observed
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server

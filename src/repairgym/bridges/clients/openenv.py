@@ -20,7 +20,7 @@ from repairgym import __version__
 from repairgym.bridges.clients.certificate import certify
 from repairgym.bridges.clients.episodes import Session, TaskServer, describe_verdict
 from repairgym.errors import InputError, RepairGymError
-from repairgym.rollout.clients import Observed
+from repairgym.rollout.external.clients import Observed
 
 NAME = "repairgym"
 _ACTION_SCHEMA = {

@@ -25,7 +25,7 @@ from repairgym.serving.scripts import ShellPolicy
 from repairgym.tasks.build.validation import TaskLayers
 from repairgym.testing.scripted import scripted_task
 
-AGENTS = Path(__file__).parents[2] / "examples" / "agents"
+AGENTS = Path(__file__).parents[3] / "examples" / "agents"
 AGENT = """
 import json, os, subprocess, sys, urllib.request
 shell = {"name": "bash", "parameters": {"properties": {"command": {"type": "string"}}, "required": ["command"]}}

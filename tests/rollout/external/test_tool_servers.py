@@ -19,7 +19,7 @@ from repairgym.errors import InputError
 from repairgym.inference.loading import load_tokenizer, shipped_base
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import VerdictKind
-from repairgym.rollout.clients import ClientEpisode
+from repairgym.rollout.external.clients import ClientEpisode
 from repairgym.rollout.jobs import make_group
 from repairgym.rollout.runner import Runner
 from repairgym.sandbox.backends.namespace import NamespaceBackend
