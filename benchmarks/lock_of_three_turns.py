@@ -19,6 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.learning.test_known_problems import GROUP_SIZE, LOCK, make_trainer, sample_episodes, update, value_of
 
 EVERY = 4
+NOT_APPLIED = ("negative_weight", "is_error_masked", "reward")
+"""Settings that rollouts apply, which the lock does not have."""
 
 
 def train(num_updates: int, num_groups: int, seed: int, overrides: list[str]) -> dict[str, float]:
@@ -44,6 +46,8 @@ def main() -> None:
         if name in own:
             own[name] = int(value)
             overrides.remove(text)
+        if name.partition(".")[0] in NOT_APPLIED:
+            sys.exit(f"{text}: this setting acts on rollouts, and the lock has none; leave it out")
     result = train(own["num_updates"], own["num_groups"], own["seed"], overrides)
     (Path(folder) / "result.json").write_text(json.dumps(result))
 
