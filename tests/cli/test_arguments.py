@@ -144,7 +144,7 @@ def test_help_shows_help():
     ("typed", "completed"),
     [
         ("repairgym tr", {"train", "trajectories"}),
-        ("repairgym train d", {"dapo_two_stage", "distill_then_grpo"}),
+        ("repairgym train d", {"dagger", "dapo_two_stage", "distill_then_grpo"}),
         ("repairgym rollout --pol", {"--policy"}),
     ],
 )

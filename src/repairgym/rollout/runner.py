@@ -149,14 +149,19 @@ class Runner:
         self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, queue_s: float
     ) -> Trajectory:
         failure, num_failures = "", 0
+        longest: Trajectory | None = None
         with self._open_log(job, policy, temperature) as log:
             while num_failures < self._config.max_attempts:
                 is_forked, num_recorded = bool(self._kept.begun_with(job)), len(log.entries)
                 try:
                     async with self._kept.keeper(job) as keeper:
                         ended, is_over = await self._attempt(job, task, policy, temperature, log, keeper, queue_s)
-                    if is_over or len(log.entries) == num_recorded:
+                    if is_over:
                         return ended
+                    # A later attempt may fail before it has replayed the turns of an earlier one.
+                    longest = ended if longest is None else max(longest, ended, key=lambda made: len(made.turns))
+                    if len(log.entries) == num_recorded:
+                        return longest
                     num_failures = 0
                 except ReplayDiffersError as error:
                     self._turn_counts["turns/num_differing_replays"] += 1
