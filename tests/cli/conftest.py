@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from repairgym.cli.main import main
 from repairgym.records import Task
 from repairgym.tasks.store import TaskStore
 
@@ -16,3 +18,16 @@ def task_folder(task: Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = TaskStore(tmp_path_factory.mktemp("tasks"))
     store.save([task, task.model_copy(update={"id": "to-validate", "split": "validation"})], {}, {})
     return store.folder
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Runs a command line in this process; returns its exit code and all that it printed."""
+
+    def run(*arguments: object) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return ended.value.code, captured.out + captured.err
+
+    return run

@@ -7,19 +7,6 @@ import shutil
 
 import pytest
 
-from repairgym.cli.main import main
-
-
-@pytest.fixture
-def cli(capsys):
-    def run(*arguments: object) -> tuple[int, str]:
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return ended.value.code, captured.out + captured.err
-
-    return run
-
 
 @pytest.fixture
 def run_copy(synthetic_run, tmp_path):

@@ -8,21 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.cli.main import main
 from repairgym.records import Task
 
 PHASE = "eval/rl/test-mutations"
-
-
-@pytest.fixture
-def cli(capsys):
-    def run(*arguments: object) -> tuple[int, str]:
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return ended.value.code, captured.out + captured.err
-
-    return run
 
 
 def test_variance_of_runs_says_what_they_do_not_show(cli, synthetic_run: Path):

@@ -4,19 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from repairgym.cli.main import main
-
-
-@pytest.fixture
-def cli(capsys):
-    def run(*arguments: object) -> tuple[int, str]:
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return ended.value.code, captured.out + captured.err
-
-    return run
-
 
 def test_a_dry_run_shows_the_tasks_that_are_named(cli):
     code, text = cli("solve", "tasks", "run", "--task", "a", "--task", "b", "budget.max_test_runs=3", "--dry-run")

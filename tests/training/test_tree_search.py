@@ -16,7 +16,7 @@ from repairgym.errors import ConfigError
 from repairgym.ledger import Parent
 from repairgym.records import Trajectory
 from repairgym.training.rollout_batch import advantages_of, make_trajectory_groups, samples_of
-from repairgym.training.tree_search import Node, grow_tree, learned_leaves, next_place, uct
+from repairgym.training.tree_search import grow_tree, learned_leaves, next_place, uct
 from repairgym.training.trees import plan_groups
 
 CONFIG = SearchTreeConfig()
@@ -32,7 +32,7 @@ def branch(make: Maker, id_: str, states: str, kind: object, parent: str, num: i
 
 
 def test_uct_by_hand() -> None:
-    assert uct(Node(None, num_visits=4, reward_sum=1.0), 9, 2.0) == pytest.approx(0.25 + 2 * (np.log(9) / 4) ** 0.5)
+    assert uct(1.0, 4, 9, 2.0) == pytest.approx(0.25 + 2 * (np.log(9) / 4) ** 0.5)
 
 
 def test_the_root_is_filled_first_and_then_the_better_child(trajectory_maker: Maker) -> None:

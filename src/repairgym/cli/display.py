@@ -215,6 +215,15 @@ def _text(value: Value) -> str:
     return text if len(text) <= _MAX_CHARS else f"{text[: _MAX_CHARS - 1]}…"
 
 
+def print_results(tables: Iterable[Table], sentences: Iterable[str]) -> None:
+    """Print the tables that have rows, then the sentences."""
+    for table in tables:
+        if table.rows:
+            print_table(table)
+    for sentence in sentences:
+        typer.echo(sentence)
+
+
 def rows_of(tables: Iterable[Table]) -> dict[str, list[dict[str, Value]]]:
     """Return title -> rows of each table, a row as column -> value."""
     return {table.title: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in tables}

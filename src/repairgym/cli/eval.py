@@ -107,7 +107,7 @@ def _show(run: Path, tasks: Path, phase: str, as_json: bool = False) -> None:
         selection_tables,
         stage_table,
     )
-    from repairgym.cli.display import print_table, rows_of
+    from repairgym.cli.display import print_results, rows_of
     from repairgym.evaluation.accuracy import describe_accuracy
     from repairgym.evaluation.pass_at_k import by_label, labels_of, verdicts_by_task
     from repairgym.evaluation.summary import build_summary
@@ -127,11 +127,7 @@ def _show(run: Path, tasks: Path, phase: str, as_json: bool = False) -> None:
     if as_json:
         print_json({"phase": phase, "sentences": sentences, "tables": rows_of(shown)})
         return
-    for table in shown:
-        if table.rows:
-            print_table(table)
-    for sentence in sentences:
-        typer.echo(sentence)
+    print_results(shown, sentences)
     for stage in summary.stages:
         rate = stage.pass_at_1
         interval = f"95 % interval {100 * rate.ci_low:.1f} to {100 * rate.ci_high:.1f} %"

@@ -48,7 +48,7 @@ def search(
     """
     if unit not in _UNITS:
         raise InputError(f"got --unit {unit}, expected one of {', '.join(_UNITS)}")
-    from repairgym.cli.display import print_table, rows_of
+    from repairgym.cli.display import print_results, rows_of
 
     known = load_tasks(tasks)
     curves = _read_curves(runs, known, cast("Unit", unit), num_workers)
@@ -60,11 +60,7 @@ def search(
     if as_json:
         print_json({"num_tasks": len(common), "unit": unit, "sentences": sentences, "tables": rows_of(tables)})
         return
-    for table in tables:
-        if table.rows:
-            print_table(table)
-    for sentence in sentences:
-        typer.echo(sentence)
+    print_results(tables, sentences)
 
 
 def _read_curves(runs: Sequence[Path], known: Mapping[str, Task], unit: Unit, num_workers: int) -> list[SearchCurve]:

@@ -7,7 +7,7 @@ under torchrun.
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -32,6 +32,9 @@ from repairgym.config.algorithms import PRESETS
 from repairgym.config.learning import AlgorithmConfig, SftConfig, StepDpoConfig
 from repairgym.errors import ConfigError
 from repairgym.training.run_settings import CallConfig, keep_config
+
+if TYPE_CHECKING:
+    from repairgym.training.run import Run
 
 START = "start"
 """Name of the checkpoint that a recipe starts from."""
@@ -181,6 +184,27 @@ def _check_paths(tasks: Path, run: Path, start: Path) -> Path:
     return find_model(start)
 
 
+def _train_in_rounds(
+    name: str,
+    recipe: "Callable[[Run], Path]",
+    tasks: Path,
+    run: Path,
+    model: Path,
+    config: recipes.DaggerConfig | recipes.AgentQConfig,
+    settings: SftConfig | StepDpoConfig,
+) -> None:
+    """Run a recipe that samples and updates in turn, in a run folder that begins with ``model``."""
+    from repairgym.cli.running import import_checkpoint, open_run
+
+    def in_run() -> str:
+        call = CallConfig(f"train-{name}", config)
+        with open_run(run, tasks, model, config.rollout, config.seed, call=call) as opened:
+            import_checkpoint(run, model, START)
+            return recipe(opened).name
+
+    _train(run, in_run, settings)
+
+
 @app.command()
 @_configured
 def dagger(tasks: Tasks, run: NewRun, start: Start, config: recipes.DaggerConfig) -> None:
@@ -191,16 +215,9 @@ def dagger(tasks: Tasks, run: NewRun, start: Start, config: recipes.DaggerConfig
     model = _check_paths(tasks, run, start)
     check_contexts(model, config)
     check_selections(config, tasks)
-    from repairgym.cli.running import import_checkpoint, open_run
     from repairgym.recipes.dagger import dagger
 
-    def recipe() -> str:
-        call = CallConfig("train-dagger", config)
-        with open_run(run, tasks, model, config.rollout, config.seed, call=call) as opened:
-            import_checkpoint(run, model, START)
-            return dagger(opened, config).name
-
-    _train(run, recipe, config.sft)
+    _train_in_rounds("dagger", lambda opened: dagger(opened, config), tasks, run, model, config, config.sft)
 
 
 @app.command("agent_q")
@@ -213,16 +230,9 @@ def agent_q(tasks: Tasks, run: NewRun, start: Start, config: recipes.AgentQConfi
     model = _check_paths(tasks, run, start)
     check_contexts(model, config)
     check_selections(config, tasks)
-    from repairgym.cli.running import import_checkpoint, open_run
     from repairgym.recipes.agent_q import agent_q
 
-    def recipe() -> str:
-        call = CallConfig("train-agent_q", config)
-        with open_run(run, tasks, model, config.rollout, config.seed, call=call) as opened:
-            import_checkpoint(run, model, START)
-            return agent_q(opened, config).name
-
-    _train(run, recipe, config.step_dpo)
+    _train_in_rounds("agent_q", lambda opened: agent_q(opened, config), tasks, run, model, config, config.step_dpo)
 
 
 @app.command()

@@ -6,8 +6,6 @@ equal searches; a candidate is judged by its visible tests and regressions, neve
 the search stopped is branched behind its last turn, and never a finished one.
 """
 
-import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -25,6 +23,7 @@ from repairgym.config.solving import (
     StrategyConfig,
 )
 from repairgym.solving.choice import Candidate
+from repairgym.training.tree_search import uct
 
 _DECAY_PERIOD = 40
 """Simulations in RepoSearch-R1's code, over which its weight of exploration falls by ``decay``."""
@@ -190,20 +189,5 @@ class _Mcts:
         """Return the state to branch at below ``node``; None where all of it is sampled to the end."""
         if node.num_sampled < self.config.num_children:
             return node
-        ranked = sorted(node.children.values(), key=lambda child: -_uct(node, child, weight))
+        ranked = sorted(node.children.values(), key=lambda it: -uct(it.total, it.num_visits, node.num_visits, weight))
         return next((place for child in ranked if (place := self._select(child, weight)) is not None), None)
-
-
-def _uct(parent: _Node, child: _Node, weight: float) -> float:
-    return child.total / child.num_visits + weight * math.sqrt(math.log(parent.num_visits) / child.num_visits)
-
-
-def count_kinds(candidates: Sequence[Candidate]) -> Counter[str]:
-    """Return the number of chains, of branches and of duplicates, which end in a state that was reached before."""
-    seen: set[str] = set()
-    counts = Counter(chains=0, branches=0, duplicates=0)
-    for it in candidates:
-        counts["branches" if it.parent else "chains"] += 1
-        counts["duplicates"] += it.end_state in seen
-        seen.add(it.end_state)
-    return counts

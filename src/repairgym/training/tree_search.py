@@ -48,16 +48,15 @@ def next_place(
     node = grow_tree(members)
     while node.is_open(config.num_children) and len(node.children) >= config.num_children:
         children = [child for child in node.children.values() if child.is_open(config.num_children)]
-        scores = [uct(child, node.num_visits, weight) for child in children]
+        scores = [uct(it.reward_sum, it.num_visits, node.num_visits, weight) for it in children]
         order = generator.permutation(len(children))
         node = children[max(order, key=lambda number: scores[number])]
     return node.place
 
 
-def uct(child: Node, num_parent_visits: int, weight: float) -> float:
-    """Return q / n + w sqrt(ln n_parent / n)."""
-    mean = child.reward_sum / child.num_visits
-    return mean + weight * math.sqrt(math.log(num_parent_visits) / child.num_visits)
+def uct(reward_sum: float, num_visits: int, num_parent_visits: int, weight: float) -> float:
+    """Return q / n + w sqrt(ln n_parent / n) of a node with the sum of rewards q and n visits."""
+    return reward_sum / num_visits + weight * math.sqrt(math.log(num_parent_visits) / num_visits)
 
 
 def grow_tree(members: Sequence[Trajectory]) -> Node:
