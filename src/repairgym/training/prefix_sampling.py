@@ -34,9 +34,10 @@ def steering_prefix(
     if abs(rate - config.target) <= config.tolerance:
         return None
     is_wanted = rate < config.target
-    for donors in (chains, [episode for episode in earlier if episode.verdict.is_valid]):
+    earlier = [episode for episode in earlier if episode.verdict.is_valid]
+    known = [*chains, *earlier]
+    for donors in (chains, earlier):
         usable = [donor for donor in donors if _is_passed(donor) == is_wanted and can_branch(donor)]
-        known = [*chains, *(episode for episode in earlier if episode.verdict.is_valid)]
         places = [
             (abs(value - config.target), Prefix(donor, at))
             for donor in usable
