@@ -34,8 +34,6 @@ from repairgym.config.tasks import MutationConfig, ReleaseConfig, SolveRateConfi
 from repairgym.config.trees import GroupTreeConfig, NoTreeConfig, SearchTreeConfig, check_tree
 from repairgym.records import Record, SourceKind
 
-_SMALL_COMPUTE = ComputeConfig(is_bf16=True)
-
 
 class CollectConfig(Record):
     """Collection of trajectories for supervised training."""
@@ -91,7 +89,7 @@ class PretrainingConfig(Record):
         type="muon", learning_rate=3e-3, muon_learning_rate=9e-3, weight_decay=0.05, betas=(0.9, 0.95),
         num_warmup_steps=60, schedule="linear",
     )  # fmt: skip
-    compute: ComputeConfig = _SMALL_COMPUTE
+    compute: ComputeConfig = ComputeConfig()
     seed: int = 0
 
 
@@ -215,7 +213,6 @@ class DemoConfig(Record):
     teacher: CollectConfig = CollectConfig(select=TrainingSelection(num_tasks=120), num_samples=2)
     sft: SftConfig = SftConfig(
         optimizer=OptimizerConfig(learning_rate=3e-4, weight_decay=0.0, num_warmup_steps=5, schedule="cosine"),
-        compute=_SMALL_COMPUTE,
         batch_size=32,
         num_epochs=2,
     )
@@ -223,7 +220,6 @@ class DemoConfig(Record):
     """Rollouts of the policy itself, selected by verdict."""
     rft: RftConfig = RftConfig(
         optimizer=OptimizerConfig(learning_rate=2e-4, weight_decay=0.0, num_warmup_steps=5, schedule="cosine"),
-        compute=_SMALL_COMPUTE,
         batch_size=32,
         num_epochs=2,
     )
