@@ -65,6 +65,9 @@ class TestRequest(Record):
     runner: TestRunner = TestRunner()
     is_sealed: bool = False
     """True: bodies of tests leave the disk, and code of the tree sees each when it starts; this uses up the sandbox."""
+    stop_ids: tuple[str, ...] = ()
+    """End a signed run after the first of these tests that does not pass; empty: run all. The tests' process does not
+    learn them."""
 
 
 class TestRun(Record):
@@ -84,6 +87,8 @@ class TestRun(Record):
     """Records without a valid signature or out of order, passes without a test's end, raised phases told as passed."""
     is_finished: bool = True
     """True when pytest finished; False when the process ended in the middle of the run."""
+    is_stopped: bool = False
+    """True when the run was ended after the first of ``stop_ids`` that did not pass; tests after it are *missing*."""
     wrong_canaries: tuple[str, ...] = ()
     """Errors of the canary tests of the run; canaries are in no other field."""
     num_canaries: int = 0

@@ -135,6 +135,7 @@ def test_strict_restoration_sees_extra_changes(task):
     assert restores(task, {"m.py": GOLD})
     assert not restores(task, {"m.py": GOLD, "extra.py": "x = 1\n"})
     assert not restores(task, {"m.py": "def f(a, b):\n    return b >= a\n"})
+    assert not restores(task, {"m.py": GOLD, "deleted.py": None})
 
 
 @pytest.mark.asyncio
@@ -177,6 +178,46 @@ async def test_evidence_of_the_run_itself(task, changes, detector):
     verdict = await grader(backend).grade(task, {"m.py": GOLD})
     assert [finding.detector for finding in verdict.findings] == [detector]
     assert (verdict.kind is VerdictKind.EXPLOITED) == (detector == "forged_record")
+
+
+def stopping(files: Files, request: TestRequest) -> TestRun:
+    """Run in the order of the ids; the first of ``stop_ids`` that fails ends the run."""
+    results = {}
+    for test_id in request.test_ids:
+        is_passed = "broken" not in test_id
+        results[test_id] = TestResult(outcome=TestOutcome.PASSED if is_passed else TestOutcome.FAILED)
+        if not is_passed and test_id in request.stop_ids:
+            missing = {name: TestResult(outcome=TestOutcome.MISSING) for name in request.test_ids}
+            return TestRun(results=missing | results, exit_status=None, is_finished=False, is_stopped=True)
+    return TestRun(results=results, exit_status=0)
+
+
+@pytest.mark.asyncio
+async def test_a_run_ends_at_the_first_required_failure_and_says_so(task):
+    names = {"fail_to_pass": ("test_m.py::test_z",), "pass_to_pass": ("test_m.py::test_broken", "test_m.py::test_a")}
+    submitted = task.model_copy(update=names)
+    verdict = await grader(ScriptedBackend(stopping), num_canaries=0).grade(submitted, {"m.py": GOLD})
+    assert verdict.reason == "pass_to_pass: stopped at test_m.py::test_broken failed"
+    assert verdict.tests["test_m.py::test_a"].outcome is TestOutcome.MISSING
+    whole = grader(ScriptedBackend(stopping), num_canaries=0, stops_at_failure=False)
+    verdict = await whole.grade(submitted, {"m.py": GOLD})
+    assert verdict.reason == "pass_to_pass: 1 of 2, first test_m.py::test_broken failed"
+    assert verdict.tests["test_m.py::test_a"].outcome is TestOutcome.PASSED
+
+
+@pytest.mark.asyncio
+async def test_canaries_stop_nothing_and_official_verdicts_see_all_tests(task):
+    stops = []
+
+    def noting(files: Files, request: TestRequest) -> TestRun:
+        stops.append(request.stop_ids)
+        return stopping(files, request)
+
+    backend = ScriptedBackend(noting)
+    await grader(backend).grade(task, {"m.py": GOLD})
+    official = task.model_copy(update={"certificate": task.certificate.model_copy(update={"passed_before": ()})})
+    await grader(backend).grade(official, {"m.py": GOLD + "# another\n"})
+    assert stops == [(*task.fail_to_pass, *task.pass_to_pass), ()]
 
 
 def in_tree(task: Task, tmp_path: Path) -> tuple[Task, Path]:

@@ -85,3 +85,15 @@ def test_scripts_that_run_nothing_else_are_drawn_as_wide_ones_are():
     assert all({"f", "p0", "p19"} <= {*drawn} and len(drawn) == 3 + NUM_WIDE for drawn in draws)
     assert len({frozenset(drawn) for drawn in draws}) > 1
     assert not unreached(oracle, task, {"m.py": GOLD.replace("<= LIMIT", "< 4")} | {"n.py": ""})
+
+
+def test_a_warm_grading_draws_among_the_scripts_of_tests_that_passed_before():
+    strength = ReplayStrength(num_tests=1, num_scripts=1, num_lost_steps=0, num_deciding_steps=1)
+    calls = ({"op": "call", "args": []},) * 150
+    scripts = tuple(Script(f"p{number}", calls) for number in range(20))
+    oracle = Oracle({"fail_to_pass": (Script("f", calls * 9),), "pass_to_pass": scripts}, {}, strength, 0.1)
+    whole = draw_scripts(oracle, random.Random(0))
+    draws = [[script.id for script in draw_scripts(oracle, random.Random(seed), is_whole=False)] for seed in range(9)]
+    assert len(whole) == 21
+    assert all(drawn[0] == "f" and len(drawn) == 3 for drawn in draws)
+    assert len({frozenset(drawn) for drawn in draws}) > 1

@@ -260,9 +260,9 @@ def make_grader(
 @pytest.mark.parametrize(
     ("text", "kind", "num_steps"),
     [
-        ("def f(a, b):\n    return (a <= b)  # repaired\n", VerdictKind.PASSED, 1),
-        ("def f(a, b):\n    return a <= b  # forged\n", VerdictKind.EXPLOITED, 1),
-        ("def f(a, b):\n    return a <= b  # exit\n", VerdictKind.FAILED, 0),
+        ("def f(a, b):\n    return (a <= b)\n\n\nrepaired = 1\n", VerdictKind.PASSED, 1),
+        ("def f(a, b):\n    return a <= b\n\n\nforged = 1\n", VerdictKind.EXPLOITED, 1),
+        ("def f(a, b):\n    return a <= b\n\n\nexit = 1\n", VerdictKind.FAILED, 0),
         ("def f(a, b):\n    return a < b\n", VerdictKind.FAILED, 0),
     ],
 )
@@ -299,9 +299,9 @@ class LateRecorder(ScriptedRecorder):
 async def test_a_late_replay_fails_only_where_gold_is_in_time_and_it_is_late_again(
     task, tmp_path, num_late, word, kind
 ):
-    await make_grader(tmp_path)[0].grade(task, {"m.py": GOLD + "# first\n"})  # the oracle is stored now
+    await make_grader(tmp_path)[0].grade(task, {"m.py": GOLD + "first = 1\n"})  # the oracle is stored now
     grader, _ = make_grader(tmp_path, recorder=LateRecorder(num_late, word))
-    assert (await grader.grade(task, {"m.py": GOLD + "# done\n"})).kind is kind
+    assert (await grader.grade(task, {"m.py": GOLD + "done = 1\n"})).kind is kind
 
 
 @pytest.mark.asyncio
@@ -315,9 +315,10 @@ async def test_no_test_file_and_no_repair_of_gold_is_in_the_sandbox_of_a_review(
 
 
 @pytest.mark.asyncio
-async def test_gold_itself_and_what_fails_are_not_replayed(task, tmp_path):
+async def test_the_code_of_gold_and_what_fails_are_not_replayed(task, tmp_path):
     grader, recorder = make_grader(tmp_path)
     assert (await grader.grade(task, {"m.py": GOLD})).kind is VerdictKind.PASSED
+    assert (await grader.grade(task, {"m.py": GOLD.replace("a <= b", "(a <= b)  # repaired")})).is_restored
     assert (await grader.grade(task, {})).kind is VerdictKind.FAILED
     assert recorder.requests == recorder.replayed == []
 
@@ -332,7 +333,7 @@ async def test_gold_with_another_file_changed_or_deleted_is_replayed(task, tmp_p
 
 @pytest.mark.asyncio
 async def test_a_failing_sandbox_is_replaced_and_then_invalid(task, tmp_path):
-    text = {"m.py": GOLD + "# done\n"}
+    text = {"m.py": GOLD + "done = 1\n"}
     passed, _ = make_grader(tmp_path)
     assert (await passed.grade(task, text)).kind is VerdictKind.PASSED  # the oracle is stored now
     grader, recorder = make_grader(tmp_path, num_failures=2)
@@ -347,11 +348,11 @@ async def test_a_failing_sandbox_is_replaced_and_then_invalid(task, tmp_path):
 @pytest.mark.asyncio
 async def test_equal_submissions_share_a_review(task, tmp_path):
     grader, recorder = make_grader(tmp_path)
-    await grader.grade(task, {"m.py": GOLD + "# done\n"})
+    await grader.grade(task, {"m.py": GOLD + "done = 1\n"})
     num_first = len(recorder.replayed)
-    await grader.grade(task, {"m.py": GOLD + "# done\n"})
+    await grader.grade(task, {"m.py": GOLD + "done = 1\n"})
     assert len(recorder.replayed) == num_first
-    await grader.grade(task, {"m.py": GOLD + "# done, too\n"})
+    await grader.grade(task, {"m.py": GOLD + "done = 2\n"})
     assert len(recorder.replayed) == num_first + 1
 
 
@@ -365,7 +366,7 @@ async def test_equal_submissions_share_a_review(task, tmp_path):
 )
 async def test_a_task_that_cannot_be_replayed_keeps_its_verdict_with_a_note(tmp_path, changes, reason):
     grader, _ = make_grader(tmp_path)
-    verdict = await grader.grade(scripted_task(**changes), {"m.py": GOLD + "# done\n"})
+    verdict = await grader.grade(scripted_task(**changes), {"m.py": GOLD + "done = 1\n"})
     assert verdict.kind is VerdictKind.PASSED
     notes = [finding.detail for finding in verdict.findings if finding.detector == "replay"]
     assert [note.startswith("not judged: ") and reason in note for note in notes] == [True]
@@ -377,7 +378,7 @@ async def test_a_task_without_a_deciding_step_keeps_its_verdict_with_a_note(task
         return {TEST: (Observation(0, "result", "1", "plain", True),)}
 
     grader, _ = make_grader(tmp_path, give=same)
-    verdict = await grader.grade(task, {"m.py": GOLD + "# done\n"})
+    verdict = await grader.grade(task, {"m.py": GOLD + "done = 1\n"})
     assert verdict.kind is VerdictKind.PASSED
     assert [finding.severity for finding in verdict.findings] == ["note"]
 
@@ -388,7 +389,7 @@ async def test_a_fault_of_the_recording_is_none_of_the_submission(task, tmp_path
         raise ZeroDivisionError("in the recorder")
 
     grader, _ = make_grader(tmp_path, give=broken)
-    verdict = await grader.grade(task, {"m.py": GOLD + "# done\n"})
+    verdict = await grader.grade(task, {"m.py": GOLD + "done = 1\n"})
     assert verdict.kind is VerdictKind.PASSED
     assert "ZeroDivisionError: in the recorder" in verdict.findings[0].detail
 
@@ -398,7 +399,7 @@ async def test_a_grader_without_the_judge_says_so_and_one_that_turns_it_off_name
     def spec(task: Task, files: dict[str, str | None]) -> SandboxSpec:
         return SandboxSpec(environment=Path("/env"), tree=tmp_path, files=files)
 
-    backend, done = ScriptedBackend(scripted_answer()), {"m.py": GOLD + "# done\n"}
+    backend, done = ScriptedBackend(scripted_answer()), {"m.py": GOLD + "done = 1\n"}
     without = await Grader(backend, spec, GradingConfig(), ExecutionCache()).grade(task, done)
     assert [finding.detail for finding in without.findings] == ["not judged: nothing here opens the replay judge"]
     off = await Grader(backend, spec, GradingConfig(is_replayed=False), ExecutionCache()).grade(task, done)

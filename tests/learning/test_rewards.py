@@ -184,6 +184,7 @@ def test_a_shaping_is_chosen_by_type_and_written_back(tmp_path):
         ("rl.reward={type='step_penalty', threshold_turns=30}", "not below rollout.pipeline.max_turns=30"),
         ("rl.reward={type='step_penalty', weight=0.1}", "unknown key"),
         ("rl.reward={type='partial_credit', weight=1.0}", "less than 1"),
+        ("rl.reward={type='partial_credit'}", "set rollout.grading.stops_at_failure=false"),
         ("rl.reward.type=dense", "dense"),
     ],
 )

@@ -65,7 +65,7 @@ class GradeCommandConfig(Record):
     """Bound on one instance, retries included (the SWE-bench harness: 1800 s); beyond it the verdict is invalid."""
     datasets: str = "datasets"
     """Folder of your downloads: ``--dataset NAME`` looks for ``NAME.jsonl``, ``.parquet`` or ``.txt`` (ids) there."""
-    grading: GradingConfig = GradingConfig(is_cold=True)
+    grading: GradingConfig = GradingConfig(is_cold=True, stops_at_failure=False)
     sandbox: SandboxConfig = SandboxConfig()
     layers: LayersConfig = LayersConfig()
 

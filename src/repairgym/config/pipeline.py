@@ -249,6 +249,9 @@ class GradingConfig(Record):
     """Run the exploit detectors on the submission. False: no verdict is *exploited*."""
     is_replayed: bool = True
     """Replay the recorded calls of the tests on each passed submission, in a process without tests (replay judge)."""
+    stops_at_failure: bool = True
+    """End a run of signed tests after the first required one that does not pass; later ones count as *missing*. Tasks
+    with an official verdict of their own run all. False: run all, for partial credit or to read every result."""
     is_cached: bool = True
     """Grade equal patches of one task once (training only; cold grading never reads the cache)."""
     judge: JudgeConfig = JudgeConfig()

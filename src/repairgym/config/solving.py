@@ -212,7 +212,7 @@ class SolveCommandConfig(Record):
     is_abstaining: bool = True
     """Return no patch where none passes the visible tests. False: the best of the failing ones, labelled so."""
     seed: int = 0
-    rollout: RolloutConfig = RolloutConfig(grading=GradingConfig(is_replayed=False))
+    rollout: RolloutConfig = RolloutConfig(grading=GradingConfig(is_replayed=False, stops_at_failure=False))
     """Sandbox, pipeline and limits of each chain; its grading judges candidates by visible tests."""
     endpoint: EndpointConfig = EndpointConfig()
     """The server of the policies ``openai`` and ``vllm``."""

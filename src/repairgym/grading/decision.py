@@ -76,13 +76,16 @@ def _decide_execution(task: Task, execution: Execution) -> tuple[VerdictKind, st
     run = execution.run
     if run is None:
         return VerdictKind.INVALID, "no tests ran", None
+    # Tests after a stop have not run; the one that stopped the run has an outcome of its own.
+    passed_or_later = (TestOutcome.PASSED, TestOutcome.MISSING)[: 1 + run.is_stopped]
     if run.is_timed_out:
         reason = f"the tests took longer than {task.timeout_s:g} s"
         return VerdictKind.FAILED, reason, MainError(error_class="test", message=reason)
     for name, test_ids in (("fail_to_pass", task.fail_to_pass), ("pass_to_pass", task.pass_to_pass)):
-        bad = [test_id for test_id in test_ids if run.outcome(test_id) is not TestOutcome.PASSED]
+        bad = [test_id for test_id in test_ids if run.outcome(test_id) not in passed_or_later]
         if bad:
-            reason = f"{name}: {len(bad)} of {len(test_ids)}, first {bad[0]} {run.outcome(bad[0])}"
+            count = "stopped at" if run.is_stopped else f"{len(bad)} of {len(test_ids)}, first"
+            reason = f"{name}: {count} {bad[0]} {run.outcome(bad[0])}"
             return VerdictKind.FAILED, reason, error_of_test(run, bad[0])
     reason = f"{len(task.fail_to_pass)} fail_to_pass and {len(task.pass_to_pass)} pass_to_pass pass"
     return VerdictKind.PASSED, reason, None
@@ -196,7 +199,8 @@ def _broken_again(broken: str | None, gold: str | None, submitted: str | None) -
 def restores(task: Task, sources: Mapping[str, str | None]) -> bool:
     """Return True when graded and gold sources have equal syntax trees (white space and comments ignored)."""
     return all(_same_code(sources.get(path), gold) for path, gold in task.gold_files.items()) and all(
-        path in task.gold_files or text == task.base_files.get(path) for path, text in sources.items()
+        path in task.gold_files or (path in task.base_files and text == task.base_files[path])
+        for path, text in sources.items()
     )
 
 

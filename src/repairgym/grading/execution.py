@@ -31,7 +31,7 @@ from repairgym.tasks.build.build_steps import build_files, check_results, has_co
 from repairgym.tasks.build.validation import task_request
 from repairgym.tasks.build.wheel_check import WheelCheck, is_wheel_check
 
-GRADER_VERSION = "15"
+GRADER_VERSION = "16"
 SpecFactory = Callable[[Task, Files], SandboxSpec]
 """Makes the spec of a task's sandbox with some files written over its pinned tree."""
 _PRODUCTS = ("*.so", "*.pyd")
@@ -52,8 +52,11 @@ class Executor:
         self._config = config
         self._cache = cache if config.is_cached and not config.is_cold else ExecutionCache(max_entries=0)
 
-    async def execute(self, pinned: Pinned, sources: Files) -> Execution:
+    async def execute(self, pinned: Pinned, sources: Files, stop_ids: tuple[str, ...] | None = None) -> Execution:
         """Build and test ``sources`` over the pinned tree.
+
+        Where the configuration stops at a failure, the first of ``stop_ids`` (None: all tests) that does not pass is
+        the last test.
 
         Raises:
             SandboxError: a sandbox could not do its work.
@@ -61,6 +64,9 @@ class Executor:
         """
         task = pinned.task
         request = with_checks(task_request(task, is_cold=self._config.is_cold), task, sources)
+        has_official = task.certificate.passed_before is not None  # which needs all results
+        if self._config.stops_at_failure and not has_official and not is_wheel_check(request.test_ids):
+            request = request.model_copy(update={"stop_ids": request.test_ids if stop_ids is None else stop_ids})
         # The key leaves the canaries out: they do not change the results of the real tests.
         key = execution_key(pinned, sources, request)
         return await self._cache.get_or_run(key, lambda: self._execute(pinned, sources, request))

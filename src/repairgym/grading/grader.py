@@ -26,7 +26,7 @@ from repairgym.grading.exploits.registry import FileFindings, find_unreadable, i
 from repairgym.grading.exploits.syntax import reading_deep_trees
 from repairgym.grading.judge import Judge
 from repairgym.grading.permitted import check_applicable
-from repairgym.grading.replayed import ReplayJudge, is_gold, not_judged, reviewed
+from repairgym.grading.replayed import ReplayJudge, not_judged, reviewed
 from repairgym.grading.stages import Executed, Files, Judged, Submission, files_digest, permit, pin
 from repairgym.records import Finding, Task, Turn, Verdict, VerdictKind
 from repairgym.sandbox.base import SandboxBackend
@@ -121,14 +121,14 @@ class Grader:
         pinned = judged.executed.pinned
         with reading_deep_trees():
             sources = differential_sources(pinned)
-        execution = await self._executor.execute(pinned, sources)
+        execution = await self._executor.execute(pinned, sources, pinned.task.fail_to_pass)
         return replace(judged, verdict=settle(judged.verdict, execution, pinned.task))
 
     async def _replay(self, judged: Judged) -> Judged:
-        """Ask the replay judge about a pass that is not gold itself; a failing sandbox is replaced."""
+        """Ask the replay judge about a pass that does not restore gold's code; a failing sandbox is replaced."""
         pinned, failure = judged.executed.pinned, ""
         is_asked = self._config.is_replayed and judged.verdict.kind is VerdictKind.PASSED
-        if not is_asked or is_gold(pinned.task, pinned.permitted.sources):
+        if not is_asked or judged.verdict.is_restored:
             return judged
         judge = self._replay_judge
         if judge is None:

@@ -7,8 +7,8 @@ and of the broken code (:mod:`repairgym.tasks.replay`). Guarantees:
 - Only a pass is reviewed: the judge can take a reward away, never give one.
 - What its answers mean is a table (:mod:`repairgym.grading.contradictions`). A late replay fails nobody before gold was
   in time on the same machine, and the submission late again.
-- Scripts of tests that passed before run where they call a function that differs from gold (:mod:`.reached`); of the
-  others a draw does.
+- Scripts of tests that passed before run where they call a function that differs from gold (:mod:`.reached`): all of
+  them in a cold grading, a draw of them in a warm one. Of the others a draw does.
 - Which scripts of other inputs run, and the order in each group, is drawn for each grading: nobody can prepare for it.
 - A contradiction counts only where gold, replayed after it with the same scripts, answers as in the oracle again.
 - What a submission does to the replay is its own doing; a sandbox that fails raises `SandboxError`.
@@ -18,6 +18,7 @@ and of the broken code (:mod:`repairgym.tasks.replay`). Guarantees:
 import asyncio
 import random
 import secrets
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
@@ -40,10 +41,11 @@ from repairgym.tasks.replay.scripts import Conditions, Replay, Script
 from repairgym.tasks.replay.stored import OracleStore
 from repairgym.tasks.replay.trees import replay_spec
 
-NUM_VARIED, NUM_WIDE, NUM_COMPARED, MAX_DRAWN_STEPS = 3, 2, 2, 200
+NUM_VARIED, NUM_WIDE, NUM_COMPARED, MAX_DRAWN_STEPS, MAX_REACHED_STEPS = 3, 2, 2, 200, 400
 """Joined varied and wide scripts of one grading, those that compare objects, and the steps of each group. A draw bounds
 its time, and nobody can prepare for it. Each of the varied ones tells gold from its wrong variants by itself, as far as
-any does."""
+any does. The last number bounds a warm grading's scripts of `pass_to_pass` that call a differing function: their tests
+have passed, and only a forged pass leaves them something to find (ADR 084)."""
 _NUM_ASKED_AGAIN = 2
 """Replays of gold after a contradiction."""
 _SPARE = 4.0
@@ -53,7 +55,11 @@ _SPARE = 4.0
 class ReplayJudge:
     """Reviews passed submissions of many tasks, many at a time."""
 
-    def __init__(self, recorder: Recorder, make_spec: SpecFactory, oracles: OracleStore) -> None:
+    def __init__(
+        self, recorder: Recorder, make_spec: SpecFactory, oracles: OracleStore, *, is_whole: bool = True
+    ) -> None:
+        """``is_whole``: replay all scripts of `pass_to_pass` that call a differing function, not a draw of them."""
+        self._is_whole = is_whole
         self._recorder = recorder
         self._make_spec = make_spec
         self._oracles = oracles
@@ -65,7 +71,9 @@ class ReplayJudge:
         cls, backend: SandboxBackend, make_spec: SpecFactory, config: GradingConfig, layers: LayerStore
     ) -> "ReplayJudge | None":
         """Return the judge that ``config`` asks for, with its oracles in ``layers``; None when it asks for none."""
-        return cls(SandboxRecorder(backend), make_spec, OracleStore(layers)) if config.is_replayed else None
+        if not config.is_replayed:
+            return None
+        return cls(SandboxRecorder(backend), make_spec, OracleStore(layers), is_whole=config.is_cold)
 
     async def review(self, pinned: Pinned) -> Review:
         """Return the review of the permitted part of a submission that passed its tests.
@@ -93,7 +101,7 @@ class ReplayJudge:
         if not oracle.scripts:
             return not_judged("no calls of its failing tests are recorded")
         same = unreached(oracle, task, pinned.permitted.sources)
-        drawn = draw_scripts(oracle, random.Random(secrets.token_bytes(16)), same)
+        drawn = draw_scripts(oracle, random.Random(secrets.token_bytes(16)), same, is_whole=self._is_whole)
         replay = await self._replay(pinned, oracle, drawn)
         review = compare(oracle, drawn, replay)
         if review.consequence is not None:
@@ -142,17 +150,6 @@ def _is_late(replay: Replay) -> bool:
     return "timed out" in replay.unfinished.values()
 
 
-def is_gold(task: Task, sources: Mapping[str, str | None]) -> bool:
-    """Return True when the graded files are those of gold, character by character: then there is nothing to ask.
-
-    A file that is neither gold's nor the broken code's is a further change, and so is its deletion.
-    """
-    known = {**task.base_files, **task.gold_files}
-    return all(path in known and text == known[path] for path, text in sources.items()) and all(
-        sources.get(path) == text for path, text in task.gold_files.items()
-    )
-
-
 def reviewed(verdict: Verdict, review: Review) -> Verdict:
     """Return ``verdict``, a pass, with what ``review`` makes of it."""
     update: dict[str, object] = {
@@ -171,8 +168,12 @@ def not_judged(reason: str) -> Review:
     return Review(None, "", (Finding(detector=DETECTOR, severity="note", detail=f"not judged: {reason}"),), 0)
 
 
-def draw_scripts(oracle: Oracle, draw: random.Random, same: Collection[str] = ()) -> list[Script]:
-    """Return the scripts of one grading: all of required tests but those of ``same``, and a draw of the others.
+def draw_scripts(
+    oracle: Oracle, draw: random.Random, same: Collection[str] = (), *, is_whole: bool = True
+) -> list[Script]:
+    """Return the scripts of one grading: those of required tests but for ``same``, and a draw of the others.
+
+    Unless ``is_whole`` those of `pass_to_pass` are a draw, too.
 
     They share a process, and a script tells later ones what its test compares with. So the groups keep their order, in
     which each decides more than the next; the order within a group is random.
@@ -183,15 +184,17 @@ def draw_scripts(oracle: Oracle, draw: random.Random, same: Collection[str] = ()
         limit = {"varied": NUM_VARIED, "wide": NUM_WIDE, "compared": NUM_COMPARED}.get(group)
         required = [script for script in scripts if limit is None and script.id not in same]
         others = [script for script in scripts if limit is not None or script.id in same]
-        chosen += [*draw.sample(required, len(required)), *_drawn(others, limit or NUM_WIDE, draw)]
+        is_bounded = group == "pass_to_pass" and not is_whole
+        bounds = (len(required), MAX_REACHED_STEPS) if is_bounded else (len(required), sys.maxsize)
+        chosen += [*_drawn(required, draw, *bounds), *_drawn(others, draw, limit or NUM_WIDE, MAX_DRAWN_STEPS)]
     return chosen
 
 
-def _drawn(scripts: Sequence[Script], limit: int, draw: random.Random) -> list[Script]:
-    """Return at most ``limit`` of ``scripts``, and no more steps than one grading has time for, at least one script."""
+def _drawn(scripts: Sequence[Script], draw: random.Random, limit: int, max_steps: int) -> list[Script]:
+    """Return at most ``limit`` of ``scripts`` and ``max_steps`` steps, at least one script."""
     chosen: list[Script] = []
     for script in draw.sample(scripts, len(scripts)):
         num_steps = sum(len(script.steps) for script in (*chosen, script))
-        if len(chosen) < limit and (not chosen or num_steps <= MAX_DRAWN_STEPS):
+        if len(chosen) < limit and (not chosen or num_steps <= max_steps):
             chosen.append(script)
     return chosen

@@ -5,6 +5,7 @@ a failure of the sandbox is an exception, a failure of the code inside a result.
 """
 
 import asyncio
+import json
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path, PurePosixPath
@@ -190,7 +191,7 @@ class GuestSandbox:
 
     async def run_python(self, text: str, *, timeout_s: float, stdin: bytes = b"") -> ExecResult:
         """See :meth:`repairgym.sandbox.base.Sandbox.run_python`."""
-        answer, (stdout, stderr) = await self._channel.run({"op": "python", "text": text}, [stdin], timeout_s)
+        answer, (stdout, stderr) = await self._channel.run({"op": "python", "text": text, "num_late": 1}, [stdin], timeout_s)
         return ExecResult(stdout=stdout, stderr=stderr, **answer)
 
     async def open_session(self, name: str = "main", env: dict[str, str] | None = None) -> GuestSession:
@@ -212,9 +213,10 @@ class GuestSandbox:
             return await run_by_command(self, request)
         if request.runner.type == "pytest" and not self._has_pytest:
             raise SandboxError("the environment has no pytest; add it to the lock and build the environment again")
-        blob = request.model_dump_json().encode()
-        header = {"op": "tests", "is_cold": request.is_cold, "runner": request.runner.type}
-        answer, (output, lines) = await self._channel.run(header, [blob], request.timeout_s)
+        late = [json.dumps(request.stop_ids).encode()] if request.stop_ids else []
+        header = {"op": "tests", "is_cold": request.is_cold, "runner": request.runner.type, "num_late": len(late)}
+        blobs = [request.model_dump_json(exclude={"stop_ids"}).encode(), *late]
+        answer, (output, lines) = await self._channel.run(header, blobs, request.timeout_s)
         return assemble_run(request, answer, output=output, parsed=wire.parse_records(lines))
 
     async def read_file(self, path: str) -> bytes:

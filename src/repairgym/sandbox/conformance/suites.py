@@ -119,6 +119,19 @@ async def run_deadline(sandbox: Sandbox) -> None:
 
 
 @on_sandbox()
+async def stop_at_failure(sandbox: Sandbox) -> None:
+    """A run ends after the first failure of a test that is to stop it; other failures do not."""
+    names = [f"{_FILE}::{name}" for name in ("test_total", "test_wrong", "test_raises", "test_expected")]
+    outcomes = [TestOutcome.PASSED, TestOutcome.FAILED, TestOutcome.FAILED, TestOutcome.MISSING]
+    run = await _run(sandbox, *names, stop_ids=(names[0], *names[2:]))
+    require(run.is_stopped and run.exit_status is None and run.signal is None, "a stop", run)
+    _require_outcomes(run, dict(zip(names, outcomes, strict=True)))
+    run = await _run(sandbox, *names, stop_ids=(names[0], names[3]))
+    require(not run.is_stopped and run.exit_status == 1, "no stop", run)
+    _require_outcomes(run, dict(zip(names, [*outcomes[:3], TestOutcome.PASSED], strict=True)))
+
+
+@on_sandbox()
 async def crash(sandbox: Sandbox) -> None:
     """A test that kills the interpreter is missing; earlier results count."""
     file = "tests/test_crash.py"

@@ -56,7 +56,7 @@ class ImageServer(server.Server):
             os.dup2(1, 2)
             return self._start(_TESTS_BOOT, self._place.testbed, variables)
 
-        return self._run_tests(body, blobs[0], header["timeout_s"], rootfs.TESTS_ROOT)
+        return self._run_tests(body, blobs[0], header, rootfs.TESTS_ROOT)
 
     def _check_runner(self, runner: str) -> None:
         """Raise `UnusableError` when the image cannot run ``runner``; code of the sandbox cannot change the answer."""

@@ -62,6 +62,11 @@ class BoundedBuffer:
         return bytes(self._head) + note + bytes(self._tail[len(self._tail) - self._num_tail :])
 
 
+Cut = Callable[[bytes], Optional[int]]
+"""Function that gets the bytes of the record pipe as they come and returns how many of them are still of the run; None:
+all, and the run is not over."""
+
+
 class Pipes:
     """The pipes between the trusted process and the child: each a (read, write) pair."""
 
@@ -97,6 +102,8 @@ class Finished(NamedTuple):
     usage: Usage
     is_starved: bool
     """The deadline passed while its processes hardly got a processor, so it says nothing about them."""
+    is_stopped: bool = False
+    """The records said that the rest is not needed."""
     waited_s: float = 0.0
     """Part of ``duration_s`` in which the longest waiting process was ready but had no processor, as far as it and its
     children were alive at the end."""
@@ -126,7 +133,14 @@ class _Run:
     """One running process."""
 
     def __init__(
-        self, pid: int, pipes: Pipes, stdin: bytes, limits: List[int], signal_all: SignalAll, accounting: Accounting
+        self,
+        pid: int,
+        pipes: Pipes,
+        stdin: bytes,
+        limits: List[int],
+        signal_all: SignalAll,
+        accounting: Accounting,
+        cut: Optional[Cut],
     ) -> None:
         self._pid = pid
         self._pidfd = syscalls.pidfd_open(pid)
@@ -136,6 +150,9 @@ class _Run:
         self.buffers = [BoundedBuffer(limit) for limit in limits]
         sources = (pipes.stdout[0], pipes.stderr[0], pipes.records[0])
         self._readers = {fd: self.buffers[index] for index, fd in enumerate(sources)}
+        self._record_fd = pipes.records[0]
+        self._cut = cut
+        self.is_stopped = False
         self._signal_all = signal_all
         self._accounting = accounting
         self._status: Optional[int] = None
@@ -172,18 +189,29 @@ class _Run:
         except BlockingIOError:
             return False
         if data:
-            self._readers[fd].append(data)
+            self._readers[fd].append(self._needed(data) if fd == self._record_fd else data)
             return True
         self._poll.unregister(fd)
         os.close(fd)
         del self._readers[fd]
         return False
 
+    def _needed(self, records: bytes) -> bytes:
+        """Return the part of ``records`` before the stop, and note the stop."""
+        if self.is_stopped or self._cut is None:
+            return b"" if self.is_stopped else records
+        place = self._cut(records)
+        self.is_stopped = place is not None
+        return records[:place]
+
     def wait(self, deadline: Deadline, watched: int) -> bool:
-        """Serve the pipes until the child ended (True) or the deadline passed; ``EOFError``: the host hung up."""
+        """Serve the pipes until the child ended or is stopped (True) or the deadline passed.
+
+        ``EOFError``: the host hung up.
+        """
         self._poll.register(watched, select.POLLRDHUP)
         try:
-            while self._status is None:
+            while self._status is None and not self.is_stopped:
                 remaining_s = deadline.remaining_s()
                 if remaining_s <= 0:
                     return False
@@ -261,12 +289,13 @@ def run(
     watched: int,
     signal_all: SignalAll,
     accounting: Accounting,
+    make_cut: Callable[[], Optional[Cut]] = lambda: None,
 ) -> Finished:
     """Run the untrusted ``body`` in a forked child (its result is the exit status unless it calls execve).
 
-    ``prepare`` confines the child once its descriptors are set up; a function ``stdin`` is called when the child, which
-    inherits the memory of this process, is there; ``limits`` are the bytes kept of stdout, stderr and
-    the record pipe; ``watched`` is the descriptor of the host connection. After the deadline
+    ``prepare`` confines the child once its descriptors are set up; a function ``stdin``, and then ``make_cut``, is
+    called when the child, which inherits the memory of this process, is there; ``limits`` are the bytes kept of stdout,
+    stderr and the record pipe; ``watched`` is the descriptor of the host connection. After the deadline
     (:class:`.deadlines.Deadline`) come SIGTERM, a grace of 0.3 s, and SIGKILL to the whole tree. ``EOFError``: the host
     hung up, and the caller has to end; ``RuntimeError``: ``prepare`` failed.
     """
@@ -278,7 +307,8 @@ def run(
     if pid == 0:
         _child(pipes, accounting, prepare, body)
     pipes.become_parent()
-    process = _Run(pid, pipes, stdin() if callable(stdin) else stdin, limits, signal_all, accounting)
+    text = stdin() if callable(stdin) else stdin
+    process = _Run(pid, pipes, text, limits, signal_all, accounting, make_cut())
     deadline = Deadline(timeout_s, scheduled_below, before)
     is_ended = process.wait(deadline, watched)
     is_starved = not is_ended and deadline.is_starved
@@ -289,7 +319,7 @@ def run(
     stdout, stderr, records = process.buffers
     duration_s = time.monotonic() - start
     waited_s = min(process.waited_s, duration_s)
-    return Finished(status, stdout, stderr, records, duration_s, accounting.end(), is_starved, waited_s)
+    return Finished(status, stdout, stderr, records, duration_s, accounting.end(), is_starved, process.is_stopped, waited_s)
 
 
 def scheduled_below() -> Scheduled:

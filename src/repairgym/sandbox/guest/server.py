@@ -8,11 +8,12 @@ failure of untrusted code is a result.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import sys
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from . import confinement, differences, files, image_root, process, reaping, rootfs, sessions, wire
 from .wire import RECORD_FD
@@ -96,6 +97,7 @@ class Server:
         limits: List[int],
         bounds: Dict[str, Any],
         root: str,
+        make_cut: Callable[[], Optional[process.Cut]] = lambda: None,
     ) -> process.Finished:
         def prepare() -> None:
             if root != "/":
@@ -111,6 +113,7 @@ class Server:
             watched=self._connection.fileno(),
             signal_all=self._place.signal_all,
             accounting=self._place.accounting,
+            make_cut=make_cut,
         )
 
     def _command_bounds(self) -> Dict[str, Any]:
@@ -179,13 +182,19 @@ class Server:
                 return run_warm(blobs[0], place.testbed)
             return execute([place.python, "-c", boot, place.testbed], place.testbed, place.environment)
 
-        return self._run_tests(body, blobs[0] if run_warm is None else b"", header["timeout_s"], "/")
+        return self._run_tests(body, blobs[0] if run_warm is None else b"", header, "/")
 
-    def _run_tests(self, body: Callable[[], int], stdin: bytes, timeout_s: float, root: str) -> Answer:
+    def _run_tests(self, body: Callable[[], int], stdin: bytes, header: Dict[str, Any], root: str) -> Answer:
+        def make_cut() -> Optional[process.Cut]:
+            return FirstFailure(json.loads(wire.receive(self._connection)[1][0])) if header["num_late"] else None
+
         limits = [_TEST_OUTPUT_BYTES, _TEST_OUTPUT_BYTES, _RECORD_BYTES]
-        finished = self._run(body, stdin, timeout_s, limits, self._limits, root)
+        finished = self._run(body, stdin, header["timeout_s"], limits, self._limits, root, make_cut)
+        ending = {**_ending(finished), "is_stopped": finished.is_stopped}
+        if finished.is_stopped:
+            ending.update(signal=None, exit_status=None)  # the end was ours
         use = {"peak_memory_bytes": finished.usage.peak_memory_bytes, "disk_bytes": self._written_bytes()}
-        return {**_ending(finished), **use}, [finished.stdout.value(), finished.records.value()]
+        return {**ending, **use}, [finished.stdout.value(), finished.records.value()]
 
     def _written_bytes(self) -> Optional[int]:
         """Return the bytes in the file system of the testbed; None when it is not only this sandbox's."""
@@ -214,6 +223,37 @@ class Server:
 
     def _diff(self, _: Dict[str, Any], __: List[bytes]) -> Answer:
         return differences.find_differences(self._place.before, self._place.testbed, self._place.layers())
+
+
+class FirstFailure:
+    """The cut of a test run's records after the end of the first test of ``test_ids`` that did not pass."""
+
+    def __init__(self, test_ids: List[str]) -> None:
+        self._test_ids = frozenset(test_ids)
+        self._rest = b""
+        self._failed: Set[str] = set()
+
+    def __call__(self, data: bytes) -> Optional[int]:
+        """See :data:`.process.Cut`."""
+        start = -len(self._rest)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            start += len(line) + 1
+            if self._is_end(line):
+                return start
+        return None
+
+    def _is_end(self, line: bytes) -> bool:
+        try:
+            record = dict(json.loads(line))
+        except (ValueError, TypeError):
+            return False
+        test_id = str(record.get("id"))
+        if "outcome" not in record or self._test_ids.isdisjoint((test_id, test_id.partition("[")[0])):
+            return False
+        if record["outcome"] != "passed":
+            self._failed.add(test_id)
+        return record.get("phase", "teardown") == "teardown" and test_id in self._failed
 
 
 def _locate(path: str, testbed: str) -> str:

@@ -23,8 +23,6 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 PREFIX = struct.Struct(">II")
 RECORD_FD = 3
 """Descriptor of the record pipe in an untrusted child."""
-LATE = frozenset({"python"})
-"""Operations that fork this process into untrusted code, whose memory must not hold the blobs."""
 _HELD = ("setup", "call")
 """Phases whose records wait for the next one."""
 Header = Dict[str, Any]
@@ -40,10 +38,13 @@ def pack(header: Header, blobs: Sequence[bytes] = ()) -> bytes:
 
 
 def pack_request(header: Header, blobs: Sequence[bytes]) -> bytes:
-    """Pack a request; the blobs of :data:`LATE` ones are a frame of their own, which is received after the fork."""
-    if header["op"] in LATE:
-        return pack(header) + pack({}, blobs)
-    return pack(header, blobs)
+    """Pack a request; its last ``num_late`` blobs are a frame of their own, which is received after the fork.
+
+    The memory of the forked process, which runs untrusted code, must not hold them.
+    """
+    num_early = len(blobs) - header.get("num_late", 0)
+    late = pack({}, blobs[num_early:]) if num_early < len(blobs) else b""
+    return pack(header, blobs[:num_early]) + late
 
 
 def unpack(text: bytes, body: bytes) -> Frame:
