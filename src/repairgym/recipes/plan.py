@@ -20,7 +20,12 @@ REFERENCE_MINUTES = 13.0
 FULL_CONTROL_MINUTES = 40.0
 """Below this budget RL has few iterations and needs the time: groups without signal are not replaced; no validation, no
 checkpoints, no lower temperatures and no Pass@k of the start are evaluated; the continued-training control (nearly as
-long as RL itself) is left out; the base is compared on `EvaluationConfig.num_control_tasks` tasks instead of all."""
+long as RL itself) is left out; the base is compared on `EvaluationConfig.num_control_tasks` tasks instead of all; what
+is built, collected and compared is `_SHORT_SHARE` of its size; an iteration takes steps of `_SHORT_BATCH_SIZE`."""
+_SHORT_SHARE = 2 / 3
+_SHORT_BATCH_SIZE = 32
+"""Trajectories of one optimizer step: two or three steps per iteration instead of one (paper B: 2 to 8). Two iterations of
+one step each, in the warm-up, are together one full step."""
 SCRIPTS = ("random", "submit-at-once")
 _SCRIPT_COST = 0.3
 """Cost of a scripted episode: no tokens, few test runs."""
@@ -120,11 +125,18 @@ def plan_demo(config: DemoConfig) -> Plan:
 
 def _for_short_budget(config: DemoConfig) -> DemoConfig:
     splits = tuple(split for split in config.tasks.splits if split != "validation")
+    limits = _with_scaled(config.tasks.limits, _SHORT_SHARE, {"train": _LEAST_LIMITS["train"]})
+    controls = {"num_control_tasks": _LEAST_EVALUATION["num_control_tasks"]}
+    algorithm = config.rl.algorithm
+    steps = algorithm.model_copy(update={"batch_size": min(algorithm.batch_size, _SHORT_BATCH_SIZE)})
     return config.model_copy(
         update={
-            "tasks": config.tasks.model_copy(update={"splits": splits}),
-            "rl": config.rl.model_copy(update={"validation_every": 0, "max_refills": 0}),
-            "evaluation": config.evaluation.model_copy(update={"num_checkpoints": 0}),
+            "tasks": config.tasks.model_copy(update={"splits": splits, "limits": limits}),
+            "own": _with_fewer_tasks(config.own, _SHORT_SHARE),
+            "rl": config.rl.model_copy(update={"validation_every": 0, "max_refills": 0, "algorithm": steps}),
+            "evaluation": _with_scaled(config.evaluation, _SHORT_SHARE, controls).model_copy(
+                update={"num_checkpoints": 0}
+            ),
         }
     )
 
