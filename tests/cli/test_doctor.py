@@ -16,7 +16,7 @@ from repairgym.cli.doctor_checks import Finding, Status
 from repairgym.cli.main import create_app
 from repairgym.config.sandbox import LayersConfig
 from repairgym.sandbox.probe import BackendProbe
-from repairgym.sizing.workers import cgroup_cores, cgroup_memory_bytes
+from repairgym.sizing.workers import cgroup_cores, cgroup_memory_bytes, cpu_bf16
 from repairgym.tasks.layers.store import LayerStore
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "doctor.md"
@@ -165,7 +165,7 @@ def test_cgroup_bounds(tmp_path: Path, files: dict[str, str], cores: float | Non
 )
 def test_cpu_bf16(tmp_path: Path, flags: str, expected: str) -> None:
     (tmp_path / "cpuinfo").write_text(flags)
-    assert doctor_checks.cpu_bf16(tmp_path / "cpuinfo") == expected
+    assert cpu_bf16(tmp_path / "cpuinfo") == expected
 
 
 @pytest.mark.parametrize(

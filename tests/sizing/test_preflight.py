@@ -72,6 +72,21 @@ def test_memory_is_named_and_compared_with_the_gpu(model: Path) -> None:
         assert list(preflight(model, [Stage(32 * K, learned, None)], 1, Room(80 * GIB)))
 
 
+@pytest.mark.parametrize(
+    ("is_bf16", "room", "is_told"),
+    [
+        (True, Room(cpu_bf16="emulated"), True),
+        (False, Room(cpu_bf16="emulated"), False),
+        (True, Room(cpu_bf16="amx"), False),
+        (True, Room(80 * GIB, cpu_bf16="emulated"), False),
+    ],
+)
+def test_bfloat16_that_the_processor_does_not_have_is_told(model: Path, is_bf16: bool, room: Room, is_told: bool):
+    learned = RftConfig(compute=ComputeConfig(is_bf16=is_bf16, is_checkpointing=True), trained=LoraConfig())
+    lines = list(preflight(model, [Stage(K, learned, None)], 1, room))
+    assert any("has no bfloat16" in line for line in lines) is is_told
+
+
 def test_the_reference_of_a_kl_term_counts(model: Path) -> None:
     """Four bytes of each of 8.19e9 parameters over 8 processes."""
     said = []

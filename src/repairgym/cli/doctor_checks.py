@@ -25,7 +25,7 @@ from pydantic import JsonValue
 from repairgym.config.sandbox import LayersConfig
 from repairgym.errors import IndexUnavailableError, PackageNotFoundError, install_hint
 from repairgym.records import Record
-from repairgym.sizing.workers import cgroup_cores, cgroup_memory_bytes
+from repairgym.sizing.workers import cgroup_cores, cgroup_memory_bytes, cpu_bf16
 from repairgym.tasks.layers.gc import collect, list_layers
 from repairgym.tasks.layers.inventory import find_damage, manifest_path
 
@@ -131,13 +131,6 @@ def check_torch() -> list[Finding]:
         _finding("torch", "ok", summary, version=torch.__version__, cpu_capability=capability, cpu_bf16=bf16),
         _check_gpu(),
     ]
-
-
-def cpu_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the bfloat16 support of the CPU: ``amx``, ``avx512``, ``arm`` or ``emulated``."""
-    flags = cpuinfo.read_text().split() if cpuinfo.is_file() else []
-    ways = {"amx_bf16": "amx", "avx512_bf16": "avx512", "bf16": "arm"}
-    return next((way for flag, way in ways.items() if flag in flags), "emulated")
 
 
 def _check_gpu() -> Finding:

@@ -83,9 +83,10 @@ def local_model(start: Path) -> Path | None:
 def this_room(*, is_here: bool = True) -> Room:
     """Return the memory that a process of a training has on this machine."""
     from repairgym.learning.distributed.fsdp import gpu_bytes, num_local_processes
-    from repairgym.sizing.workers import this_host
+    from repairgym.sizing.workers import cpu_bf16, this_host
 
-    return Room(gpu_bytes(), this_host().memory_bytes, num_local_processes(), is_here=is_here)
+    host_bytes, bf16 = this_host().memory_bytes, cpu_bf16() if is_here else ""
+    return Room(gpu_bytes(), host_bytes, num_local_processes(), is_here=is_here, cpu_bf16=bf16)
 
 
 def _stored_tokens(run: Path, config: TrainCommandConfig, model: Path) -> int:

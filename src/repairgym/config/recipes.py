@@ -156,8 +156,8 @@ def _check_training(config: Any) -> Any:
     check_turns(config.rl.reward, rollout.pipeline.max_turns)
     if config.rl.reward.type == "partial_credit" and rollout.grading.stops_at_failure:
         raise ValueError(
-            "rl.reward.type='partial_credit' counts the tests that pass, and rollout.grading.stops_at_failure=true ends "
-            "a run at the first that does not; set rollout.grading.stops_at_failure=false"
+            "rl.reward.type='partial_credit' counts the tests that pass, and rollout.grading.stops_at_failure=true "
+            "ends a run at the first that does not; set rollout.grading.stops_at_failure=false"
         )
     check_undemonstrated(rollout.pipeline)
     check_tree(config.rl.tree, config.rl.algorithm.group_size, rollout.agent.type)

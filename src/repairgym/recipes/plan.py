@@ -24,8 +24,8 @@ long as RL itself) is left out; the base is compared on `EvaluationConfig.num_co
 is built, collected and compared is `_SHORT_SHARE` of its size; an iteration takes steps of `_SHORT_BATCH_SIZE`."""
 _SHORT_SHARE = 2 / 3
 _SHORT_BATCH_SIZE = 32
-"""Trajectories of one optimizer step: two or three steps per iteration instead of one (paper B: 2 to 8). Two iterations of
-one step each, in the warm-up, are together one full step."""
+"""Trajectories of one optimizer step: two or three steps per iteration instead of one (paper B: 2 to 8). Two iterations
+of one step each, in the warm-up, are together one full step."""
 SCRIPTS = ("random", "submit-at-once")
 _SCRIPT_COST = 0.3
 """Cost of a scripted episode: no tokens, few test runs."""

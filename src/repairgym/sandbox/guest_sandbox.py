@@ -191,7 +191,9 @@ class GuestSandbox:
 
     async def run_python(self, text: str, *, timeout_s: float, stdin: bytes = b"") -> ExecResult:
         """See :meth:`repairgym.sandbox.base.Sandbox.run_python`."""
-        answer, (stdout, stderr) = await self._channel.run({"op": "python", "text": text, "num_late": 1}, [stdin], timeout_s)
+        answer, (stdout, stderr) = await self._channel.run(
+            {"op": "python", "text": text, "num_late": 1}, [stdin], timeout_s
+        )
         return ExecResult(stdout=stdout, stderr=stderr, **answer)
 
     async def open_session(self, name: str = "main", env: dict[str, str] | None = None) -> GuestSession:

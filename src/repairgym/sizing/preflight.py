@@ -55,6 +55,8 @@ class Room:
     """Processes of the training on the machine."""
     is_here: bool = True
     """False in a dry run: the training may be for another machine, so its memory is named only."""
+    cpu_bf16: str = ""
+    """Support of bfloat16 by the processor (`workers.cpu_bf16`); empty: not known."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,8 @@ def preflight(model: Path, stages: list[Stage], num_processes: int, room: Room |
         yield check_demand(positions, demand)
         if shape and (parts := _host_parts(shape, stage, context, demand, room)) and room.host_bytes is not None:
             yield check_host(str(model), parts, room.host_bytes, is_here=room.is_here)
+        if stage.learned.compute.is_bf16 and room.gpu_bytes is None and room.cpu_bf16 == "emulated":
+            yield "compute.is_bf16=true, and this processor has no bfloat16: float32 is about ten times faster here"
 
 
 def sampler_lines(

@@ -39,6 +39,13 @@ def this_host() -> Host:
     return Host(num_cpus if quota is None else min(num_cpus, quota), total if bound is None else min(total, bound))
 
 
+def cpu_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the bfloat16 support of the CPU: ``amx``, ``avx512``, ``arm`` or ``emulated``."""
+    flags = cpuinfo.read_text().split() if cpuinfo.is_file() else []
+    ways = {"amx_bf16": "amx", "avx512_bf16": "avx512", "bf16": "arm"}
+    return next((way for flag, way in ways.items() if flag in flags), "emulated")
+
+
 def size_workers(
     config: RolloutConfig, hosts: Sequence[Host], *, cpus_per_worker: float = 1.0, num_episodes: int | None = None
 ) -> RolloutConfig:

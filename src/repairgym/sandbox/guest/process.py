@@ -319,7 +319,9 @@ def run(
     stdout, stderr, records = process.buffers
     duration_s = time.monotonic() - start
     waited_s = min(process.waited_s, duration_s)
-    return Finished(status, stdout, stderr, records, duration_s, accounting.end(), is_starved, process.is_stopped, waited_s)
+    return Finished(
+        status, stdout, stderr, records, duration_s, accounting.end(), is_starved, process.is_stopped, waited_s
+    )
 
 
 def scheduled_below() -> Scheduled:
