@@ -40,7 +40,7 @@ class Record(BaseModel):
 
     @classmethod
     def attribute_docs(cls) -> dict[str, str]:
-        """Return the docstrings of the fields, from the source; every process would pay for reading them at its start."""
+        """Return the docstrings of the fields, from the source: too dear for the start of every process."""
         docs: dict[str, str] = {}
         for parent in reversed(cls.__mro__):
             if issubclass(parent, Record):
