@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from repairgym.analysis.episodes import EpisodeFacts
@@ -44,6 +45,10 @@ Step = tuple[str, str, str, str]
 SOLVED: Sequence[Step] = (("edit", "@3 < => <=", "@3 x", ""), ("test", "", "passed 2", ""), ("submit", "", "ok", ""))
 ISSUE = "clamp(7, 0, 5) returns 7, but the upper bound is 5; see `clamp` in pkg/numbers.py"
 VOCABULARY = {char: index for index, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+
+# Drawn inputs are judged by what is done with them, not by the clock, which goes on while others compute.
+settings.register_profile("tests", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 def pytest_configure() -> None:

@@ -5,23 +5,73 @@ Everything else imports them from `records`.
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import inspect
+import itertools
 import json
+import sys
+from collections.abc import Iterator
+from functools import cache
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 
 class Record(BaseModel):
     """Base of all records: frozen, and an unknown field is an error."""
 
     __test__ = False  # pytest collects no record, whatever its name
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     def digest(self) -> str:
         """Return the SHA-256 (hex) of the canonical JSON form."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+    @classmethod
+    def attribute_docs(cls) -> dict[str, str]:
+        """Return the docstrings of the fields, from the source: too dear for the start of every process."""
+        docs: dict[str, str] = {}
+        for parent in reversed(cls.__mro__):
+            if issubclass(parent, Record):
+                docs |= _docs_of_classes(parent.__module__).get(parent.__name__, {})
+        return {name: text for name, text in docs.items() if name in cls.model_fields}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        described = handler(schema)
+        properties = handler.resolve_ref_schema(described).get("properties", {})
+        for name, text in cls.attribute_docs().items():
+            if name in properties:
+                properties[name].setdefault("description", text)
+        return described
+
+
+@cache
+def _docs_of_classes(module: str) -> dict[str, dict[str, str]]:
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (OSError, TypeError):  # no source, as in an interpreter's prompt
+        return {}
+    return {node.name: dict(_docs_of_fields(node)) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+
+
+def _docs_of_fields(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for field, text in itertools.pairwise(node.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+            value = text.value
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield field.target.id, inspect.cleandoc(value.value)
 
 
 class ImageEnvironment(Record):

@@ -442,6 +442,8 @@ class Turn(Record):
     """Action and observation equal those of the previous turns, often enough to make a loop."""
     generate_s: float = 0.0
     tool_s: float = 0.0
+    wait_s: float = 0.0
+    """Of both: waits for infrastructure, such as a place or the start of a sandbox; they count for no limit."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def play(task, tmp_path, chat_renderer, make_speaker):
         ({"max_tool_calls": 2}, StopReason.TOOL_CALL_LIMIT, 3),
         ({"max_output_tokens": 12}, StopReason.OUTPUT_TOKEN_LIMIT, None),
         ({"max_cost_usd": 0.25}, StopReason.COST_LIMIT, 3),
-        ({"time_limit_s": 1e-9}, StopReason.TIME_LIMIT, 0),
+        ({"time_limit_s": 1e-9}, StopReason.TIME_LIMIT, 1),
         ({"loop": "stop"}, StopReason.LOOP, 5),
         ({"max_len_tokens": 100}, StopReason.TOKEN_LIMIT, None),
     ],

@@ -107,6 +107,7 @@ async def test_replies_without_an_end_are_given_up_and_asked_for_again(renderer:
         async with EndpointClient(config_of(url, timeout_s=SHORT_S, max_attempts=50), sleep=Waits()) as client:
             (results,) = await ask(client, renderer)
     assert renderer.decode(results.token_ids) == "submit"
+    assert results.queue_s >= SHORT_S  # the attempt that failed is no time of the agent
     counters = client.statistics
     assert 1 <= counters.num_timeouts == counters.num_attempts - 1
 

@@ -293,7 +293,7 @@ def test_dapo_opens_the_lock() -> None:
     reach("dapo", LOCK, 0)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_credit_by_state_opens_the_lock_with_fewer_samples_than_grpo(seed: int) -> None:
     """Half as many groups per update as elsewhere, so that samples are what both lack."""
     goal = 0.95 * LOCK.optimum()

@@ -35,6 +35,8 @@ from repairgym.rollout.jobs import num_shared_turns
 # 0: a chain of three turns; 1 branches after its first, 2 after the second turn of 1; 3: another chain
 PARENTS, SHARED, TURNS = [-1, 0, 1, -1], [0, 1, 2, 0], [3, 3, 4, 2]
 REWARDS = [1.0, 0.0, 1.0, 0.0]
+NUM_LEAVES = 900
+"""Of each kind, where values are compared with the truth; the cost of a tree grows with their square."""
 GROUP = [
     Outcome(reward, num_turns=num, parent=parent, num_shared_turns=shared)
     for reward, num, parent, shared in zip(REWARDS, TURNS, PARENTS, SHARED, strict=True)
@@ -196,8 +198,8 @@ def test_values_below_a_turn_are_within_noise_of_the_truth() -> None:
     chain = walk(2, generator)
     while len(chain) < 4:
         chain = walk(2, generator)
-    branches = [chain[:2] + walk(chain[1], generator)[1:] for _ in range(3000)]
-    others = [walk(2, generator) for _ in range(3000)]
+    branches = [chain[:2] + walk(chain[1], generator)[1:] for _ in range(NUM_LEAVES)]
+    others = [walk(2, generator) for _ in range(NUM_LEAVES)]
     group = [Outcome(float(chain[-1] == 4), num_turns=len(chain) - 1)]
     group += [
         Outcome(float(places[-1] == 4), num_turns=len(places) - 1, parent=0, num_shared_turns=1) for places in branches
@@ -206,7 +208,7 @@ def test_values_below_a_turn_are_within_noise_of_the_truth() -> None:
     found = only(group, TreeRlAdvantageConfig(global_weight=0.0, leaf_power=0.0))
     rewards = [outcome.reward for outcome in group]
     baseline = float(np.mean(rewards))  # type: ignore[arg-type]
-    noise = 4 * (0.25 / 3001) ** 0.5
+    noise = 4 * (0.25 / (NUM_LEAVES + 1)) ** 0.5
     assert found.of_turns[0][0] + baseline == pytest.approx(true_value(chain[1]), abs=noise)
     state_group = [
         Outcome(

@@ -166,7 +166,7 @@ def play(task: Task, tmp_path: Path, renderer: ChatRenderer) -> Callable[..., Tr
 def content(trajectory: Trajectory) -> dict[str, object]:
     """Everything that does not depend on the clock, with the bytes of the arrays."""
     ledger = {name: getattr(trajectory.ledger, name).tobytes() for name in ("token_id", "is_action", "log_prob")}
-    turns = [turn.model_dump(exclude={"generate_s", "tool_s", "observation"}) for turn in trajectory.turns]
+    turns = [turn.model_dump(exclude={"generate_s", "tool_s", "wait_s", "observation"}) for turn in trajectory.turns]
     verdict = trajectory.verdict.model_dump(exclude={"duration_s", "tests", "build"})
     kept = ("stop_reason", "final_files", "final_patch", "attempts")
     named = {name: value for name, value in asdict(trajectory).items() if name in kept}

@@ -105,16 +105,16 @@ async def listening(model: ServedModel, **settings: Any) -> AsyncIterator[int]:
 @pytest.mark.asyncio
 async def test_half_a_request_is_dropped(renderer: ChatRenderer) -> None:
     async with listening(ScriptModel(lambda conversation, tools: "", renderer), client_timeout_s=0.3) as port:
-        for start in (
-            b"POST /v1/messages HTTP/1.1\r\nhost: 127",
-            b"",
-            b"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 9\r\n\r\n{",
-        ):
+
+        async def send(start: bytes) -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(start)
             with contextlib.suppress(ConnectionError):
                 await asyncio.wait_for(reader.read(), 20)
             writer.close()
+
+        head = b"POST /v1/messages HTTP/1.1\r\nhost: 127"
+        await asyncio.gather(*map(send, (head, b"", head + b".0.0.1\r\ncontent-length: 9\r\n\r\n{")))
 
 
 @pytest.mark.asyncio

@@ -109,12 +109,11 @@ def test_every_remedy_of_a_seeded_draw_is_enough():
             f"machine.num_gpus={generator.choice([1, 2, 4, 6, 8, 16, 90])}",
             f"machine.gpu={generator.choice(['a100', 'h200'])}",
         ]
-        with contextlib.suppress(ConfigError):
+        try:
             planned(*wanted)
             continue
-        with pytest.raises(ConfigError) as error:
-            planned(*wanted)
-        said = str(error.value)
+        except ConfigError as error:
+            said = str(error)
         remedies = {
             r"train on (\d+) GPUs": "machine.num_gpus={}",
             r"set (update)='lora'": "{}=lora",

@@ -1,6 +1,8 @@
 """SFT, RFT and DAPO over a tiny model and a scripted sandbox: what is learned, kept, resumed and never trained on."""
 
+import shutil
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -41,12 +43,32 @@ COLLECT = CollectConfig(select=TrainingSelection(num_tasks=4), num_samples=12, m
 TEST = TaskSelection(splits=("test",))
 
 
-def teach(run: Run, stage: str = "sft", epochs: int = 25) -> None:
+def teach(run: Run, epochs: int = 25) -> None:
     kept = collect_successes(run, PolicyRef("teacher"), COLLECT, "teacher")
     config = SftConfig(optimizer=OptimizerConfig(learning_rate=1e-2, weight_decay=0.0), batch_size=8, num_epochs=epochs)
     fit_samples(
-        run.checkpoint("base"), run.checkpoint(stage), supervised_samples(kept, config), config, run.store, run.progress
+        run.checkpoint("base"), run.checkpoint("sft"), supervised_samples(kept, config), config, run.store, run.progress
     )
+
+
+_TAUGHT: dict[Path, Path] = {}
+
+
+@pytest.fixture
+def open_taught(base, open_run, tmp_path_factory):
+    """Opens a run that starts with a student of the teacher, which is taught once."""
+    if base not in _TAUGHT:
+        run = open_run(tmp_path_factory.mktemp("taught"))
+        teach(run)
+        _TAUGHT[base] = run.checkpoint("sft")
+
+    def open_folder(folder: Path) -> Run:
+        run = open_run(folder)
+        if not run.checkpoint("sft").exists():
+            shutil.copytree(_TAUGHT[base], run.checkpoint("sft"))
+        return run
+
+    return open_folder
 
 
 def test_training_sees_training_tasks_only(tmp_path, open_run):
@@ -68,16 +90,16 @@ def test_supervision_teaches_the_teachers_actions(tmp_path, open_run):
     assert after > 0.3
 
 
-def test_a_killed_loop_resumes_after_its_last_update(tmp_path, open_run):
+def test_a_killed_loop_resumes_after_its_last_update(tmp_path, open_taught):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
         folder.mkdir()
-        teach(open_run(folder))
-    list(RLLoop(open_run(whole), RL, "sft").iterations())
-    run = open_run(killed)
+        open_taught(folder)
+    list(RLLoop(open_taught(whole), RL, "sft").iterations())
+    run = open_taught(killed)
     next(RLLoop(run, RL, "sft").iterations())
     num_before = len(list(run.store.rows(phase="rl", step=0)))
-    loop = RLLoop(open_run(killed), RL, "sft")
+    loop = RLLoop(open_taught(killed), RL, "sft")
     assert loop.num_done == 1
     list(loop.iterations())
     assert len(list(run.store.rows(phase="rl", step=0))) == num_before
@@ -87,9 +109,8 @@ def test_a_killed_loop_resumes_after_its_last_update(tmp_path, open_run):
     assert any(not torch.equal(states[0][name], start[name]) for name in start)
 
 
-def test_groups_are_counted_apart(tmp_path, open_run):
-    run = open_run(tmp_path)
-    teach(run)
+def test_groups_are_counted_apart(tmp_path, open_taught):
+    run = open_taught(tmp_path)
     metrics = next(RLLoop(run, RL, "sft").iterations())
     assert metrics["rollout/num_groups"] == sum(
         metrics[f"rollout/num_{kind}_groups"] for kind in ("kept", "equal", "failed")
@@ -98,9 +119,8 @@ def test_groups_are_counted_apart(tmp_path, open_run):
     assert abs(metrics.get("policy/log_prob_gap", 0.0)) < 1e-3
 
 
-def test_metrics_report_the_raw_reward_whatever_the_learner_gets(tmp_path, open_run):
-    run = open_run(tmp_path)
-    teach(run)
+def test_metrics_report_the_raw_reward_whatever_the_learner_gets(tmp_path, open_taught):
+    run = open_taught(tmp_path)
     config = RL.model_copy(update={"reward": StepPenaltyConfig(threshold_turns=1)})
     metrics = next(RLLoop(run, config, "sft").iterations())
     rows = [row for row in run.store.rows(phase="rl") if row.reward is not None]
@@ -158,9 +178,8 @@ def test_the_loop_takes_other_algorithms_and_terms(tmp_path, open_run):
     assert RLLoop(run, RL.model_copy(update={"algorithm": dapo}), "sft").num_done == 1
 
 
-def test_the_loop_learns_by_state(tmp_path, open_run):
-    run = open_run(tmp_path)
-    teach(run)
+def test_the_loop_learns_by_state(tmp_path, open_taught):
+    run = open_taught(tmp_path)
     algorithm = RL.algorithm.model_copy(update={"advantage": StateValueAdvantageConfig(), "group_size": 8})
     metrics = next(RLLoop(run, RL.model_copy(update={"algorithm": algorithm}), "sft").iterations())
     assert 0.0 <= metrics["credit/error_mass"] <= 1.0 - metrics["credit/edit_mass"]
@@ -197,9 +216,8 @@ def test_an_empty_task_set_is_an_error_before_a_model_is_loaded(tmp_path, open_r
         RLLoop(run, RL, "no-such-checkpoint")
 
 
-def test_metrics_count_groups_seconds_and_weight_lag(tmp_path, open_run):
-    run = open_run(tmp_path)
-    teach(run)
+def test_metrics_count_groups_seconds_and_weight_lag(tmp_path, open_taught):
+    run = open_taught(tmp_path)
     loop = RLLoop(run, RL, "sft")
     for metrics in loop.iterations():
         assert metrics["rollout/weight_lag"] == 0.0
@@ -250,9 +268,8 @@ def with_sources(run: Run, **sources: str) -> None:
         run.tasks[task_id] = run.tasks[task_id].model_copy(update={"source": source})
 
 
-def test_every_source_is_trained_on_and_a_selection_narrows(tmp_path, open_run):
-    run = open_run(tmp_path)
-    teach(run, epochs=1)
+def test_every_source_is_trained_on_and_a_selection_narrows(tmp_path, open_taught):
+    run = open_taught(tmp_path)
     with_sources(run, train_0="releases", train_1="history", train_2="breakages")
     lines: list[str] = []
     run.progress = lambda phase, done, total, detail: lines.append(f"{phase}: {detail}")
@@ -282,9 +299,8 @@ def test_shares_of_sources_decide_what_is_sampled(tmp_path, open_run):
         GroupSampler(run, lacking, "rl", lambda: run.policy("base"))
 
 
-def test_validation_takes_the_chosen_tasks_and_tracks_pass_at_n(tmp_path, open_run):
-    run = open_run(tmp_path)
-    teach(run)
+def test_validation_takes_the_chosen_tasks_and_tracks_pass_at_n(tmp_path, open_taught):
+    run = open_taught(tmp_path)
     config = RL.model_copy(update={"max_iterations": 1, "validation_every": 1, "num_validation_samples": 3})
     run_rl_stage(run, config, "sft", "rl")
     rows = run.store.rows(phase="eval/rl-step-0001/validation")

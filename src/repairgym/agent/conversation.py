@@ -51,6 +51,8 @@ class Completion:
     """Its tokens in the ledger."""
     num_tokens: int
     cost_usd: float = 0.0
+    queue_s: float = 0.0
+    """Seconds that its request waited."""
 
 
 @dataclass
@@ -143,7 +145,8 @@ class Conversation:
         stop_id = ids[-1] if generation.is_stopped else None
         self._exchanges.append(_Exchange(span, stop_id, answer.num_thought_tokens))
         text = self._renderer.decode(ids)
-        return Completion(text, answer, generation.is_stopped, span, len(ids), generation.cost_usd)
+        cost_usd, queue_s = generation.cost_usd, generation.queue_s
+        return Completion(text, answer, generation.is_stopped, span, len(ids), cost_usd, queue_s)
 
     def observe(self, text: str, tool: str = "") -> None:
         """Append the observation that follows the last completion: the result of ``tool``, if it is named."""

@@ -3,13 +3,13 @@
 Reads a policy's completions and the pipeline's tools; makes turns. Guarantees: a malformed action is an observation,
 never an exception; every turn is recorded with the span of its tokens; every end is one of
 :class:`~repairgym.records.StopReason`; limits are checked between turns in a fixed order, so equal episodes end for
-equal reasons (the time limit apart); turns that an earlier process recorded (`agent/recording.py`) are repeated with
-their observations and their seconds.
+equal reasons (the time limit apart); waits for infrastructure count for no limit; turns that an earlier process
+recorded (`agent/recording.py`) are repeated with their observations and their seconds.
 """
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from repairgym.agent.allowance import Allowance
@@ -161,7 +161,7 @@ class LiveEpisode:
     ) -> tuple[Action | ParseError, Observation]:
         """Execute the action of ``completion`` and record the turn; ``prompt`` opened the attempt."""
         action = self._parse(completion)
-        started = time.monotonic()
+        started, waited_s = time.monotonic(), self.context.workspace.wait_s
         state = await state_digest(self.context, prompt)
         outcome = self._recorder.recall_outcome(state)
         if outcome is None:
@@ -169,7 +169,12 @@ class LiveEpisode:
             is_tested = self.context.tested_files == self.context.workspace.state_digest()
             tool_s = time.monotonic() - started
             outcome = Outcome(
-                state=state, observation=observation, is_tested=is_tested, generate_s=generate_s, tool_s=tool_s
+                state=state,
+                observation=observation,
+                is_tested=is_tested,
+                generate_s=generate_s,
+                tool_s=tool_s,
+                wait_s=completion.queue_s + self.context.workspace.wait_s - waited_s,
             )
             self._recorder.add_outcome(outcome)
             await self._keeper.keep(self.context)
@@ -211,6 +216,7 @@ class LiveEpisode:
                 is_loop=is_loop(self.turns, completion.text, observation.text, self._config.loop_repeats),
                 generate_s=outcome.generate_s,
                 tool_s=outcome.tool_s,
+                wait_s=outcome.wait_s,
             )
         )
         if self._watcher:
@@ -257,13 +263,12 @@ class Usage:
     num_output_tokens: int = 0
     cost_usd: float = 0.0
     turns_s: float = 0.0
-    """Of the turns, also those of an earlier process."""
-    started: float = field(default_factory=time.monotonic)
+    """Of the turns, also those of an earlier process, without their waits."""
 
     def add_turn(self, completion: Completion, turn: Turn, *, is_tool_call: bool) -> None:
         """Count one turn."""
         self.num_turns += 1
-        self.turns_s += turn.generate_s + turn.tool_s
+        self.turns_s += max(0.0, turn.generate_s + turn.tool_s - turn.wait_s)
         self.num_tool_calls += is_tool_call
         self.num_output_tokens += completion.num_tokens
         self.cost_usd += completion.cost_usd
@@ -281,7 +286,7 @@ def reached_limit(config: PipelineConfig, usage: Usage, num_context_tokens: int)
         return StopReason.OUTPUT_TOKEN_LIMIT
     if config.max_cost_usd is not None and usage.cost_usd >= config.max_cost_usd:
         return StopReason.COST_LIMIT
-    if max(time.monotonic() - usage.started, usage.turns_s) > config.time_limit_s:
+    if usage.turns_s > config.time_limit_s:
         return StopReason.TIME_LIMIT
     return None
 

@@ -56,6 +56,7 @@ class Outcome(Record):
     """The present files have been tested (``tested_files`` of the `ToolContext`); None: unknown, a check runs again."""
     generate_s: float
     tool_s: float
+    wait_s: float = 0.0
 
     def check(self, observation: Observation) -> None:
         """Raise `ReplayDiffersError` unless a replay observed the same, but for what no two runs share."""
@@ -89,6 +90,7 @@ def entries_of(trajectory: Trajectory, num_turns: int, stop_token_ids: Collectio
                 is_tested=None,
                 generate_s=turn.generate_s,
                 tool_s=turn.tool_s,
+                wait_s=turn.wait_s,
             )
         )
     return entries

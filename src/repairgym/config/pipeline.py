@@ -75,7 +75,7 @@ class PipelineConfig(Record):
     max_cost_usd: PositiveFloat | None = None
     """Bound on the reported cost of the policy's answers; local policies cost nothing."""
     time_limit_s: PositiveFloat = 4800.0
-    """Paper A: 80 minutes per episode."""
+    """Paper A: 80 minutes per episode. Waits for infrastructure do not count."""
     command_timeout_s: PositiveFloat = 120.0
     """Bound on one shell command or build. Paper B gives none; paper A: one hour."""
     max_observation_chars: PositiveInt = 16_000

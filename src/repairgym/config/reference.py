@@ -6,6 +6,7 @@ Guarantee: every command with a configuration is in `COMMAND_CONFIGS`, and every
 import json
 import textwrap
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -82,6 +83,7 @@ class Place(NamedTuple):
 
 def find_place(name: str) -> Place:
     """Return the place of a command (``rl``, ``train rl``), or of a dotted key in the first command that has it."""
+    _describe_fields()
     for command, cls in COMMAND_CONFIGS.items():
         if name in (command, command.rpartition(" ")[2], command.replace(" ", ".")):
             return Place(command, cls, (), None)
@@ -244,6 +246,7 @@ def json_schema(command: str) -> str:
 
 def reference_page() -> str:
     """Return the Markdown page of all commands and all classes that their configurations are made of."""
+    _describe_fields()
     lines = [_HEADER, "## Commands", "", "| command | configuration |", "|---|---|"]
     lines += [f"| `repairgym {command}` | {_link(cls)} |" for command, cls in COMMAND_CONFIGS.items()]
     lines += ["", "## Sections"]
@@ -252,6 +255,13 @@ def reference_page() -> str:
         lines += ["| key | type | default | |", "|---|---|---|---|"]
         lines += [_row(name, field) for name, field in record.model_fields.items()]
     return "\n".join(lines) + "\n"
+
+
+@cache
+def _describe_fields() -> None:
+    for record in _all_records():
+        for name, text in record.attribute_docs().items():
+            record.model_fields[name].description = text
 
 
 def _all_records() -> list[type[Record]]:

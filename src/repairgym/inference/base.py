@@ -39,7 +39,7 @@ class Generation(Record):
     cost_usd: float = 0.0
     """Charge of the provider; 0 for local policies."""
     queue_s: float = 0.0
-    """Seconds before the prompt was computed; this and the next two are 0.0 if unknown."""
+    """Seconds before the prompt was computed, with attempts that failed; this and the next two are 0.0 if unknown."""
     prefill_s: float = 0.0
     """Seconds until the first token."""
     decode_s: float = 0.0

@@ -86,7 +86,7 @@ class Answer:
     reply: Reply
     cost_usd: float
     queue_s: float
-    """Seconds that the request waited here before its first attempt: for a place and for the rate limit."""
+    """Seconds before the attempt that succeeded: for a place, for the rate limit, and of attempts that failed."""
 
 
 class EndpointClient:
@@ -163,13 +163,14 @@ class EndpointClient:
         queued_at_s = time.monotonic()
         async with self._gate:
             reservation = await self._limiter.reserve(num_tokens)
-            queue_s = time.monotonic() - queued_at_s
-            self.statistics.queue_s += queue_s
+            sent_at_s = time.monotonic()
+            self.statistics.queue_s += sent_at_s - queued_at_s
 
             async def attempt(number: int) -> Reply:
-                nonlocal reservation
+                nonlocal reservation, sent_at_s
                 if number > 1:
                     reservation = await self._limiter.reserve(num_tokens)
+                    sent_at_s = time.monotonic()
                 try:
                     text = await self._transport.post(path, body, headers)
                 except AttemptError:
@@ -182,7 +183,7 @@ class EndpointClient:
             reply = await self._attempts(attempt)
             if reply.usage:
                 reservation.num_tokens = reply.usage.num_prompt_tokens + reply.usage.num_reply_tokens
-            return Answer(reply, self._bill(reply.usage), queue_s)
+            return Answer(reply, self._bill(reply.usage), sent_at_s - queued_at_s)
 
     @asynccontextmanager
     async def stream(

@@ -19,10 +19,11 @@ from repairgym.errors import DiskFullError, InputError
 APPLICATION_ID = 0x5247594D
 """``RGYM`` in ASCII, in ``PRAGMA application_id``: distinguishes a run store from any other SQLite file."""
 _UNRELEASED_APPLICATION_ID = 0x4D454E44
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """In ``PRAGMA user_version``. 1 and 2 were never released. Version 3 has turns without a state (`Turn.state`), 3 and 4
-have no parents of branches: they are read as they are, and become version 5 where they are opened for writing."""
-_OLDEST_VERSION = 3
+have no parents of branches, 3 to 5 no waits (`Turn.wait_s`): they are read as they are, and become version 6 where they
+are opened for writing."""
+_OLDEST_VERSION, _PARENTS_VERSION = 3, 5
 _PARENTS = (
     """CREATE TABLE parents (
         number INTEGER PRIMARY KEY REFERENCES trajectories (number) ON DELETE CASCADE,
@@ -86,7 +87,7 @@ def _make_tables(connection: sqlite3.Connection) -> None:
     try:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version != SCHEMA_VERSION:
-            for statement in _PARENTS if version else _TABLES:
+            for statement in () if version >= _PARENTS_VERSION else _PARENTS if version else _TABLES:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

@@ -71,8 +71,9 @@ class LocalPool:
         self._failures.forget()
         with asyncio.Runner() as loop:
             trajectories = self._run(policy, jobs, tasks, grow)
-            while (trajectory := loop.run(_next(trajectories))) is not None:
-                yield from self._failures.admit(trajectory)
+            made: list[Trajectory] = []
+            while loop.run(_take_next(trajectories, made)):
+                yield from self._failures.admit(made.pop())
         yield from self._failures.release()
 
     async def _run(
@@ -98,5 +99,9 @@ class LocalPool:
             await backend.close()
 
 
-async def _next(trajectories: AsyncIterator[Trajectory]) -> Trajectory | None:
-    return await anext(trajectories, None)
+async def _take_next(trajectories: AsyncIterator[Trajectory], made: list[Trajectory]) -> bool:
+    """Append the next one to ``made``; as a result, `asyncio.Runner` would make its whole text at each end of a run."""
+    async for trajectory in trajectories:
+        made.append(trajectory)
+        return True
+    return False

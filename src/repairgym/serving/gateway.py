@@ -73,6 +73,9 @@ class EpisodeModel(ServedModel):
         self.failure: RepairGymError | None = None
         """The failure that ended the sampling."""
         self.generate_s = 0.0
+        self.wait_s = 0.0
+        """Of `generate_s`: waits for a place, and attempts that failed."""
+        self._asked_at_s: float | None = None
         self._usage = Usage()
         self._policy, self._limits, self._session_id = policy, limits, session_id
         self._seed, self._temperature = seed, temperature
@@ -104,10 +107,14 @@ class EpisodeModel(ServedModel):
         """Return answer ``number`` to ``request``, one at a time, and record it."""
         async with self._lock:
             self._check_room(len(prompt_ids))
-            started = time.monotonic()
-            reply = await super().reply(request, number, prompt_ids, report)
+            self._asked_at_s = started = time.monotonic()
+            try:
+                reply = await super().reply(request, number, prompt_ids, report)
+            finally:
+                self._asked_at_s = None
             elapsed_s = time.monotonic() - started
             self.generate_s += elapsed_s
+            self.wait_s += reply.generation.queue_s
             self._record(request, self._prompts[tuple(prompt_ids)], reply, elapsed_s)
             return reply
 
@@ -153,8 +160,16 @@ class EpisodeModel(ServedModel):
                 observation="",
                 action_span=sample.action,
                 generate_s=elapsed_s,
+                wait_s=generation.queue_s,
             )
         )
+
+    def waited_s(self) -> float:
+        """Return the seconds of waits so far; of an open request, those by which it is the longest of the episode."""
+        if self._asked_at_s is None:
+            return self.wait_s
+        longest_s = max((turn.generate_s - turn.wait_s for turn in self.turns), default=0.0)
+        return self.wait_s + max(0.0, time.monotonic() - self._asked_at_s - longest_s)
 
     def _observe(self, sample: Sample, text: str) -> None:
         """Note what followed an answer, the first time that the agent says it."""

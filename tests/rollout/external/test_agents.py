@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,7 @@ class Sampler:
     id = "sampler"
 
     def __init__(self, stop_id):
-        self.stop_id, self.log, self.error = stop_id, [], None
+        self.stop_id, self.log, self.error, self.queue_s = stop_id, [], None, 0.0
 
     async def generate(self, session_id, prompt_ids, sampling):
         assert sampling.temperature == 1.0
@@ -68,7 +69,13 @@ class Sampler:
             raise self.error
         ids = (*np.random.default_rng(len(self.log)).integers(60, 300, 5).tolist(), self.stop_id)
         self.log.append((list(prompt_ids), list(ids)))
-        return Generation(token_ids=ids, log_probs=(-1.0,) * len(ids), is_stopped=True, policy_version=4)
+        return Generation(
+            token_ids=ids,
+            log_probs=(-1.0,) * len(ids),
+            is_stopped=True,
+            policy_version=4,
+            queue_s=self.queue_s,
+        )
 
     async def end_session(self, session_id):
         pass
@@ -150,17 +157,22 @@ async def test_the_ledger_agrees_with_the_log_of_the_policy(play, renderer):
         ("sys.exit('no such option')", {}, VerdictKind.INVALID, StopReason.INFRASTRUCTURE),
         ("ask(messages); ask(messages)", {"max_turns": 1}, VerdictKind.FAILED, StopReason.TURN_LIMIT),
         ("ask([{'role': 'user', 'content': 'long ' * 9000}])", {}, VerdictKind.INVALID, StopReason.INFRASTRUCTURE),
-        (
-            "ask(messages); import time; time.sleep(60)",
-            {"time_limit_s": 8.0},
-            VerdictKind.FAILED,
-            StopReason.TIME_LIMIT,
-        ),
     ],
 )
 async def test_ends(play, renderer, program, limits, kind, stop_reason):
     trajectory = await play(program, Sampler(renderer.stop_token_ids[0]), **limits)
     assert (trajectory.verdict.kind, trajectory.stop_reason) == (kind, stop_reason)
+
+
+@pytest.mark.asyncio
+async def test_the_time_limit_fails_a_slow_agent_and_not_a_slow_model(play, renderer):
+    policies = [Sampler(renderer.stop_token_ids[0]) for _ in range(2)]
+    policies[1].queue_s = 2.0
+    program = "ask(messages); import time; time.sleep(60)"
+    slow, queued = await asyncio.gather(*(play(program, policy, time_limit_s=8.0) for policy in policies))
+    assert (slow.verdict.kind, slow.stop_reason) == (VerdictKind.FAILED, StopReason.TIME_LIMIT)
+    assert (queued.verdict.kind, queued.stop_reason) == (VerdictKind.INVALID, StopReason.INFRASTRUCTURE)
+    assert "after 2.0 s of waits for its model" in queued.verdict.reason
 
 
 @pytest.mark.asyncio

@@ -3,12 +3,13 @@
 import os
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repairgym.sandbox.guest import wire
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.dictionaries(st.text(), st.text() | st.integers()), st.lists(st.binary()))
 def test_frames_round_trip(header, blobs):
     header.pop("blobs", None)

@@ -3,19 +3,25 @@
 ``test`` makes one line that says how many visible tests failed and why; ``validate_and_build`` builds, tests and names
 the one main error (paper A: build, parse the log, pick one). Guarantees: builds run in a sandbox of their own, so that
 what a build writes is no part of the repair; only the tests that the agent may see run; equal states of a task share
-one run through the execution cache, which makes a group of rollouts cheap (tasks are certified deterministic).
+one run through the execution cache, which makes a group of rollouts cheap (tasks are certified deterministic); the time
+of a run that another episode executes is a wait.
 """
 
 import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from repairgym.agent.tools.base import NoArguments, Observation, Tool, ToolContext, tool_error
 from repairgym.agent.tools.shell import TIMEOUT_MARK, cut_middle
 from repairgym.agent.tools.workspace import Workspace
 from repairgym.records import MainError, Record, StepResult, Task, TestOutcome, TestRun
-from repairgym.sandbox.cache import ExecutionCache
+from repairgym.sandbox.cache import ExecutionCache, Key
 from repairgym.tasks.build.build_steps import check_results, run_build_steps, with_checks
 from repairgym.tasks.build.validation import task_request
 from repairgym.tasks.logs.main_error import distinct_errors, errors_of_tests, parse_errors
+
+ResultT = TypeVar("ResultT")
 
 
 class BuildOutcome(Record):
@@ -43,7 +49,7 @@ async def build_and_test(task: Task, workspace: Workspace, cache: ExecutionCache
     """Build ``workspace`` and run the visible tests of ``task``; equal states share one run."""
     await workspace.refresh()
     key = ("build", task.id, workspace.state_digest())
-    return await cache.get_or_run(key, lambda: _build_and_test(task, workspace))
+    return await _run_once(workspace, cache, key, lambda: _build_and_test(task, workspace))
 
 
 async def _build_and_test(task: Task, workspace: Workspace) -> BuildOutcome:
@@ -58,6 +64,23 @@ async def _build_and_test(task: Task, workspace: Workspace) -> BuildOutcome:
         return _outcome(task, (*steps, *check_results(request, run)), run)
     finally:
         await sandbox.close()
+
+
+async def _run_once(
+    workspace: Workspace, cache: ExecutionCache, key: Key, execute: Callable[[], Awaitable[ResultT]]
+) -> ResultT:
+    """Return the cached result of ``key``, or that of ``execute``; count the time before that as a wait."""
+    began_at_s, own_began_at_s = time.monotonic(), None
+
+    async def execute_here() -> ResultT:
+        nonlocal own_began_at_s
+        own_began_at_s = time.monotonic()
+        return await execute()
+
+    try:
+        return await cache.get_or_run(key, execute_here)
+    finally:
+        workspace.wait_s += (own_began_at_s or time.monotonic()) - began_at_s
 
 
 def _outcome(task: Task, steps: tuple[StepResult, ...], run: TestRun | None) -> BuildOutcome:
@@ -134,7 +157,7 @@ class RunTestsTool(Tool[NoArguments]):
         async def execute() -> TestRun:
             return await (await context.workspace.sandbox()).run_tests(request)
 
-        run = await self.services.cache.get_or_run(key, execute)
+        run = await _run_once(context.workspace, self.services.cache, key, execute)
         context.tested_files = files
         return Observation(text=describe_run(run, task.visible_tests))
 

@@ -8,8 +8,9 @@ cost no sandbox. Files that are no UTF-8 text are in no change.
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -63,6 +64,8 @@ class Workspace:
         self.changes: Files = {}
         self.cwd = "/testbed"
         """Working folder of the shell."""
+        self.wait_s = 0.0
+        """Seconds so far in which nothing of the agent ran: sandboxes started, or others had their turn."""
 
     def read(self, path: str) -> str | None:
         """Return the text of a file; None when it is absent, binary, or outside the repository."""
@@ -149,14 +152,25 @@ class Workspace:
         """Return the live sandbox, started on first use with all changes so far; SandboxError if that fails."""
         async with self._starting:
             if self._sandbox is None:
-                self._sandbox = await self._start()
+                with self.waiting():
+                    self._sandbox = await self._start()
         self._snapshot = None
         return self._sandbox
 
     async def copy(self) -> Sandbox:
         """Return a separate sandbox with the current files, for runs that must leave no traces. Close it."""
         await self.refresh()
-        return await self._create_sandbox({**self._base_files, **self.changes})
+        with self.waiting():
+            return await self._create_sandbox({**self._base_files, **self.changes})
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the seconds of the body as a wait."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.wait_s += time.monotonic() - started
 
     async def _start(self) -> Sandbox:
         changes = dict(self.changes)

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from repairgym.errors import ServerDownError, StaleWeightsError
@@ -52,14 +53,18 @@ class VllmPolicy:
         """
         # Later requests may require newer weights while this one runs.
         version = self._version
+        lost_s = 0.0
         await self._probe_lost_servers()
         while True:
-            server = self.sessions.server_of(session_id)
+            asked_at_s, server = time.monotonic(), self.sessions.server_of(session_id)
             try:
-                return self._generation(server, await server.sample(prompt_ids, sampling), sampling, version)
+                answer = await server.sample(prompt_ids, sampling)
+                answer = replace(answer, queue_s=answer.queue_s + lost_s)
+                return self._generation(server, answer, sampling, version)
             except (ServerDownError, StaleWeightsError):
                 if not self.sessions.lose(server):
                     raise
+                lost_s += time.monotonic() - asked_at_s
 
     async def end_session(self, session_id: str) -> None:
         """Forget the session's server; the servers keep their caches."""

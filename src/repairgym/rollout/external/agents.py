@@ -3,7 +3,8 @@
 Reads an `ExternalAgentConfig`; makes an :class:`~repairgym.agent.episode.Episode` with the exact token ledger.
 Guarantees: the program reaches nothing but the gateway of its own episode; a failure of the policy or the sandbox is
 infrastructure, and so is an agent that ends before it has asked anything; an agent that ends with an error afterwards
-has failed, and its changes are not graded.
+has failed, and its changes are not graded; one that the time limit ends is not graded where infrastructure took more
+than a tenth of its time.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from repairgym.config.agent import ExternalAgentConfig
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.errors import (
     ConfigError,
+    ModelServerError,
     RepairInSightError,
     SandboxContentError,
     SandboxError,
@@ -53,6 +55,8 @@ _ENVIRONMENT = {
 _WRITE = 'mkdir -p "$(dirname "$1")" && cat > "$1"'
 _WRITE_TIMEOUT_S = 30.0
 _NUM_REASON_CHARS = 500
+_MAX_WAIT_SHARE = 0.1
+"""Of the time limit: the clock of a program cannot be stopped while its model waits for a place."""
 
 
 class ExternalAgent:
@@ -120,12 +124,19 @@ class ExternalAgent:
                     | {name: self._fill(text, context.task) for name, text in self._config.env.items()},
                     timeout_s=limits.time_limit_s,
                 )
+                waited_s = model.waited_s()
         finally:
             await policy.end_session(session_id)
         if isinstance(model.failure, ServerRejectedError):
             raise model.failure
         tool_s = max(0.0, time.monotonic() - started - model.generate_s)
-        return await self._end(model, done, context, limits, {"generate": model.generate_s, "tool": tool_s})
+        durations_s = {"generate": model.generate_s, "tool": tool_s}
+        if done.is_timed_out and waited_s > _MAX_WAIT_SHARE * limits.time_limit_s:
+            model.failure = ModelServerError(
+                f"the time limit of {limits.time_limit_s:g} s ended the agent after {waited_s:.1f} s "
+                "of waits for its model"
+            )
+        return await self._end(model, done, context, limits, durations_s)
 
     async def _end(
         self,
