@@ -6,8 +6,8 @@ r"""Trains with TRL's environments (`environment_factory`) on tasks of our OpenE
     python examples/trl_openenv.py MODEL out http://127.0.0.1:8011 --steps 3
 
 MODEL is a folder of a causal LM that writes one action of the compact pipeline per message, such as the shipped base
-(`python -c "import repairgym; print(repairgym.shipped_base())"`). TRL tokenizes, samples, and runs the loop of calls; sandboxes, tools, and rewards are the
-server's. `repairgym train rl` and docs/howto/trl.md keep exact tokens; here texts of tools are encoded by TRL.
+(`python -c "import repairgym; print(repairgym.shipped_base())"`). TRL encodes, samples, and runs the loop of calls;
+sandboxes, tools and rewards are the server's. docs/howto/trl.md has a bridge that keeps exact tokens instead.
 """
 
 from __future__ import annotations
