@@ -154,6 +154,7 @@ COMMANDS = (
     CommandEntry("knowledge", "repairgym.cli.knowledge", "Fill and query the knowledge base of past fixes."),
     CommandEntry("serve", "repairgym.cli.serve", "Serve a model or a script to any agent."),
     CommandEntry("serve-tasks", "repairgym.cli.serve_tasks", "Serve tasks to agents and trainers that call tools."),
+    CommandEntry("acp", "repairgym.cli.acp", "Repair the folder of an editor that speaks the Agent Client Protocol."),
     CommandEntry("replay", "repairgym.cli.episodes", "Replay stored episodes in new sandboxes and compare."),
     CommandEntry("trajectories", "repairgym.cli.trajectories", "Export and import trajectories of other systems."),
     CommandEntry("models", "repairgym.cli.models", "Stretch the context of a model."),

@@ -189,6 +189,28 @@ class ServeTasksConfig(Record):
         return self
 
 
+class AcpConfig(Record):
+    """`repairgym acp`."""
+
+    seed: int = 0
+    rollout: RolloutConfig = RolloutConfig(grading=GradingConfig(is_replayed=False, is_differential=False))
+    """Sandbox, pipeline and limits of the agent; its grading judges patches by the tests of the folder."""
+    endpoint: EndpointConfig = EndpointConfig()
+    """The server of the policies ``openai`` and ``vllm``."""
+
+    @model_validator(mode="after")
+    def _has_no_repair(self) -> Self:
+        grading = self.rollout.grading
+        if grading.is_replayed or grading.is_differential:
+            raise ValueError(
+                "rollout.grading.is_replayed and is_differential compare with a known repair, which a folder of an "
+                "editor does not have; leave them off"
+            )
+        if self.rollout.agent.type != "pipeline":
+            raise ValueError("rollout.agent: editors start agents of others themselves; leave it out")
+        return self
+
+
 Origin = Annotated[str, Field(pattern=r"^[a-z][a-z0-9+.-]*://[^\s;,'\"/]+$")]
 """Scheme, host and port of a web page."""
 

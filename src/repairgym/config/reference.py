@@ -56,6 +56,7 @@ COMMAND_CONFIGS: Mapping[str, type[Record]] = {
     "knowledge starts": commands.StartsConfig,
     "serve": commands.ServeConfig,
     "serve-tasks": commands.ServeTasksConfig,
+    "acp": commands.AcpConfig,
     "view": commands.ViewConfig,
     "plan": cluster.PlanCommandConfig,
     "cluster check": cluster.ClusterCheckConfig,

@@ -12,12 +12,13 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from repairgym.agent.clients import ClientPolicy
-from repairgym.agent.episode import Episode
+from repairgym.agent.episode import Episode, Watcher
 from repairgym.agent.expert import MixedPolicy
 from repairgym.agent.kept_states import StateKeeper
 from repairgym.agent.pipelines.base import EpisodeRunner, Pipeline
@@ -25,12 +26,20 @@ from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.agent.recording import Entry, RecordedPolicy, TurnRecorder, entries_of
 from repairgym.agent.scripted import ReplayPolicy, ScriptedPolicy
 from repairgym.agent.tools.base import ToolContext
-from repairgym.agent.tools.workspace import Workspace, base_text
+from repairgym.agent.tools.repository import make_repository
+from repairgym.agent.tools.workspace import Files, Workspace, base_text
 from repairgym.config.agent import ExternalAgentConfig
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.diffs.make import unified_diff
-from repairgym.errors import ConfigError, McpServerError, RepairInSightError, ReplayDiffersError, SandboxError
+from repairgym.errors import (
+    ConfigError,
+    McpServerError,
+    RepairInSightError,
+    ReplayDiffersError,
+    SandboxContentError,
+    SandboxError,
+)
 from repairgym.grading.execution import GRADER_VERSION
 from repairgym.grading.grader import Grader
 from repairgym.grading.judge import open_judge
@@ -67,16 +76,18 @@ class Runner:
         renderer: ChatRenderer,
         store: LayerStore | None = None,
         turn_log: TurnLog | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
         """Use what is given; the replay judge finds its oracles in ``store``, without which it judges nothing.
 
-        Without ``turn_log`` the turns of an episode end with this process.
+        Without ``turn_log`` the turns of an episode end with this process. ``watcher`` reads turns as they end.
         """
         self._config = config = size_workers(config, [this_host()])
         self._backend = LeasedBackend(backend, config.max_sandboxes)
         self._find_layers = find_layers
         self._renderer = renderer
         self._turn_log = turn_log
+        self._watcher = watcher
         self._turn_counts = Counter(dict.fromkeys(TURN_COUNTS, 0))
         self._session_numbers = itertools.count()
         self._layers: dict[str, TaskLayers] = {}
@@ -113,6 +124,25 @@ class Runner:
         await self._kept.close()
         if self._judge:
             await self._judge.close()
+
+    def open_workspace(self, task: Task, mounts: Mapping[str, Path]) -> Workspace:
+        """Return files of ``task`` for an agent that others run, as a git repository; its sandbox shows ``mounts``."""
+
+        async def create(files: Files) -> Sandbox:
+            return await self._backend.create(self._spec(task, files).model_copy(update={"mounts": dict(mounts)}))
+
+        return Workspace(self._task_layers(task).tree, task.base_files, create, make_repository)
+
+    async def grade(self, task: Task, workspace: Workspace) -> tuple[Verdict, str]:
+        """Return the verdict on what a workspace holds, and its patch; none are changes that are too much to read."""
+        with suppress(SandboxContentError):
+            await workspace.refresh()
+        files = dict(workspace.changes)
+        patch = unified_diff({path: workspace.base_text(path) for path in files}, files)
+        try:
+            return await self._grader.grade(task, files, ()), patch
+        except SandboxError as error:
+            return _invalid(str(error)), patch
 
     async def run(
         self, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task], policy: Policy, temperature: float = 1.0
@@ -243,7 +273,7 @@ class Runner:
             asked = policy if isinstance(policy, ShellPolicy) else timed
             episode = await self._agent.run(session_id, context, asked, limits, seed=job.seed, temperature=temperature)
         else:
-            watcher = policy if isinstance(policy, ClientPolicy) else None
+            watcher = policy if isinstance(policy, ClientPolicy) else self._watcher
             num_shared = job.prefix.num_turns if job.prefix else 0
             runner = EpisodeRunner(
                 self._pipeline, timed, self._renderer, temperature, limits, watcher, job.allowance, num_shared

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from repairgym.bridges.verifiers.boxes import Box
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import InputError, ModelServerError, PromptTooLongError, ServerRejectedError
 from repairgym.inference.base import Generation, Policy, SamplingParams
@@ -35,7 +36,7 @@ class SharedRunner:
     """One process's sandboxes and grader."""
 
     def __init__(self, config: RolloutConfig, tokenizer: Path) -> None:
-        layers = LayerStore(config=config.layers)
+        self._layers = layers = LayerStore(config=config.layers)
         self.renderer = ChatRenderer(load_tokenizer(tokenizer), is_thinking=config.pipeline.is_thinking)
         self._config = config
         self._backend = create_backend(config.sandbox)
@@ -45,6 +46,10 @@ class SharedRunner:
         """Run and grade one episode; its unique ``name`` determines its seed."""
         job = EpisodeJob(name, task.id, task.id, crc32(name.encode()))
         return await self._runner.run_job(job, task, policy, self._config.temperature)
+
+    def open_box(self, task: Task) -> Box:
+        """Return a sandbox for one episode of an agent that verifiers runs."""
+        return Box(self._runner, self._layers, task, self._config.pipeline.time_limit_s)
 
     async def close(self) -> None:
         """End the sandboxes."""

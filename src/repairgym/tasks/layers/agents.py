@@ -23,8 +23,6 @@ from repairgym.tasks.layers.store import LayerStore
 
 def agent_layer(store: LayerStore, requirements: tuple[str, ...], npm: tuple[str, ...]) -> Path:
     """Return the folder with these packages; install a missing one, if the store may use an index."""
-    key = [sorted(requirements), sorted(npm), platform.python_version(), sysconfig.get_platform()]
-    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
 
     def build(place: Path) -> None:
         if not store.config.is_index_allowed:
@@ -34,7 +32,13 @@ def agent_layer(store: LayerStore, requirements: tuple[str, ...], npm: tuple[str
         if npm:
             _install_npm(place, npm)
 
-    return store.build_once("agents", digest, build)
+    return store.build_once("agents", layer_digest(requirements, npm), build)
+
+
+def layer_digest(requirements: tuple[str, ...], npm: tuple[str, ...]) -> str:
+    """Return the address of the layer with these packages, on this machine."""
+    key = [sorted(requirements), sorted(npm), platform.python_version(), sysconfig.get_platform()]
+    return hashlib.sha256(json.dumps(key).encode()).hexdigest()
 
 
 def has_distribution(layer: Path, name: str) -> bool:
