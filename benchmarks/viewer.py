@@ -37,8 +37,8 @@ NUM_METRICS, NUM_METRIC_STEPS = 100, 10_000
 POINTS = """WITH RECURSIVE n (step) AS (SELECT 0 UNION ALL SELECT step + 1 FROM n WHERE step + 1 < :num)
     INSERT INTO metrics
     SELECT :phase, step, :name, abs(random() % 1000) / 1000.0, '2026-11-24T00:00:00.000+00:00' FROM n"""
-COPY = """INSERT INTO trajectories SELECT number + :shift, :tag || id, :phase, :step, :tag || group_id, :tasks || task_id,
-    split, policy_id, verdict, reason, is_restored, reward, stop_reason, seed, num_turns, num_tokens,
+COPY = """INSERT INTO trajectories SELECT number + :shift, :tag || id, :phase, :step, :tag || group_id,
+    :tasks || task_id, split, policy_id, verdict, reason, is_restored, reward, stop_reason, seed, num_turns, num_tokens,
     num_action_tokens, durations_s, created_at FROM trajectories WHERE number <= :size"""
 
 

@@ -92,7 +92,10 @@ def test_seeds_that_all_arms_share_are_blocks():
     assert (best.name, best.rank_low, best.rank_high) == ("a", 1, 1)
     assert {place.indistinguishable for place in others} == {("b",), ("c",)}
     assert best.ci_high - best.ci_low > 20.0  # of the mean over seeds, which differ much
-    apart = {name: {3 * number + seed: it for seed, it in of_arm.items()} for number, (name, of_arm) in enumerate(values.items())}
+    apart = {
+        name: {3 * number + seed: value for seed, value in of_arm.items()}
+        for number, (name, of_arm) in enumerate(values.items())
+    }
     assert all(place.rank_high - place.rank_low == 2 for place in rank_arms(apart))
 
 

@@ -86,7 +86,8 @@ class ArmPlace(Record):
     mean: float
     ci_low: float
     ci_high: float
-    """95 % interval of this mean alone (Student, with the spread of all arms together; seeds that arms share count as one draw)."""
+    """95 % interval of this mean alone (Student, with the spread of all arms together; a seed that all share is one
+    draw)."""
     rank_low: int
     rank_high: int
     """All ranks together hold in 95 % of cases."""

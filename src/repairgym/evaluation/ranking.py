@@ -1,8 +1,9 @@
 """Leaderboards: policies ranked by Pass@1 on their common tasks, with intervals of the ranks.
 
-Reads verdicts by policy, or the evaluations of runs. Makes places. Guarantees: comparisons are paired by task; all rank intervals hold together in
-95 % of cases, because each of the pairwise tests has its share of the error (Bonferroni; the intervals are those of
-Mogstad, Romano, Shaikh and Wilhelm, "Inference for Ranks", 2024, section 3); who cannot be distinguished is named.
+Reads verdicts by policy, or the evaluations of runs. Makes places. Guarantees: comparisons are paired by task; all rank
+intervals hold together in 95 % of cases, because each of the pairwise tests has its share of the error (Bonferroni; the
+intervals are those of Mogstad, Romano, Shaikh and Wilhelm, "Inference for Ranks", 2024, section 3); who cannot be
+distinguished is named.
 """
 
 import math
@@ -82,9 +83,7 @@ def evaluated_policies(
     return {name: policies for name, policies in sets.items() if len(policies) > 1}
 
 
-def leaderboard(
-    test_set: str, policies: Mapping[str, Policy], *, num_resamples: int = NUM_RESAMPLES
-) -> Leaderboard:
+def leaderboard(test_set: str, policies: Mapping[str, Policy], *, num_resamples: int = NUM_RESAMPLES) -> Leaderboard:
     """Return the ranks of policies; `InputError` where fewer than two policies have two tasks in common."""
     most = max((len(policy.verdicts) for policy in policies.values()), default=0)
     left_out = {name: num for name, it in policies.items() if (num := len(it.verdicts)) < _MIN_SHARE * most}

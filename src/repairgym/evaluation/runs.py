@@ -11,7 +11,7 @@ from pathlib import Path
 
 from repairgym.errors import InputError
 from repairgym.evaluation.bootstrap import NUM_RESAMPLES
-from repairgym.evaluation.pass_at_k import TaskVerdicts, rows_by_task, verdicts_by_task
+from repairgym.evaluation.pass_at_k import TaskVerdicts, rows_by_task
 from repairgym.evaluation.significance import Comparison, compare
 from repairgym.evaluation.stages import EvalPhase, parse_eval_phase, stage_label
 from repairgym.rollout.rows import TrajectoryRow

@@ -29,7 +29,7 @@ class Dot(NamedTuple):
     y: float
     words: str
     address: str = ""
-    """Where it leads; empty: nowhere."""
+    """Page that it leads to; empty: none."""
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ class CurvePoint(NamedTuple):
 
 
 _PLACE = "phase = ? AND name = ?"
-_STRETCH = """SELECT (SELECT min(step) {rows}), (SELECT max(step) {rows}), avg(value), min(value), max(value), count(value),
-    (SELECT time {rows} ORDER BY step DESC LIMIT 1) {rows}"""
+_STRETCH = """SELECT (SELECT min(step) {rows}), (SELECT max(step) {rows}), avg(value), min(value), max(value),
+    count(value), (SELECT time {rows} ORDER BY step DESC LIMIT 1) {rows}"""
 """The ends and the time come from the index; every column of all rows would cost a tenth of a second per million."""
 _ROWS = "FROM metrics WHERE phase = ?1 AND name = ?2 AND step >= ?3 AND step < ?4 AND value IS NOT NULL"
 _FINITE = "abs(value) <= 1.7e308"

@@ -145,7 +145,6 @@ class _Crawl:
 
     def _linked(self, text: str, file: str) -> str:
         """Return a page with relative links; a link that leads out of the export goes."""
-
         folder = posixpath.dirname(file)
 
         def link(match: re.Match[str]) -> str:

@@ -279,9 +279,9 @@ def _read_first(run: OpenRun) -> list[ReadFirst]:
         for entry in run.reader.page(TrajectoryFilter(phase=chosen[0], verdict=kind), 1).rows:
             with suppress(InputError):
                 error = run.reader.document(entry).verdict.main_error
-                cause = f"{error.path}:{error.line}: {error.message}" if error and error.path else ""
-                cause = cause or (error.message if error else "")
-                row = entry.row
+                row, cause = entry.row, error.message if error else ""
+                if error and error.path:
+                    cause = f"{error.path}{f':{error.line}' if error.line else ''}: {cause}"
                 shown.append(ReadFirst(entry.number, row.task_id, row.phase, row.verdict.value, row.reason, cause))
     return shown
 

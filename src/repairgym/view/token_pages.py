@@ -194,7 +194,9 @@ class TokenPages:
                 entry=entry,
                 facts=facts,
                 unlikely=[read_pieces(ledger, tokenizer, place, 1)[0] for place in facts.unlikely],
-                tokens=draw_tokens(pieces, shade(pieces, ledger, signals), turn_starts, trajectory_url(run.viewed, entry.number)),
+                tokens=draw_tokens(
+                    pieces, shade(pieces, ledger, signals), turn_starts, trajectory_url(run.viewed, entry.number)
+                ),
                 overlays=list(known.values()),
                 absent=[] if signals else [overlay.name for overlay in OF_UPDATE],
                 chosen=wanted if wanted in known else LIKELIHOOD.name,
