@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 from repairgym.ledger import Parent
 from repairgym.rollout.store import RunStore
 from repairgym.view.app import create_app
+from repairgym.view.reader import RunReader
 
 GROUP = "/r/small/group?phase=teacher&step=0&id=teacher%2F0%2Ftiny-0"
 
