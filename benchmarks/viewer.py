@@ -31,13 +31,14 @@ GROUP_SIZE = 8
 NUM_STEPS = 100
 """Of the training phase, which holds three quarters of the trajectories."""
 KINDS = [VerdictKind.PASSED] * 48 + [VerdictKind.FAILED] * 48 + [VerdictKind.EXPLOITED] * 3 + [VerdictKind.INVALID]
+EVALUATIONS = ("eval/base/test-mutations", "eval/rl/test-mutations")
 NUM_METRICS, NUM_METRIC_STEPS = 100, 10_000
 """A million points, and as many again in one metric of a phase of its own."""
 POINTS = """WITH RECURSIVE n (step) AS (SELECT 0 UNION ALL SELECT step + 1 FROM n WHERE step + 1 < :num)
     INSERT INTO metrics
     SELECT :phase, step, :name, abs(random() % 1000) / 1000.0, '2026-11-24T00:00:00.000+00:00' FROM n"""
-COPY = """INSERT INTO trajectories SELECT number + :shift, :tag || id, :phase, :step, :tag || group_id, :tag || task_id,
-    split, policy_id, verdict, reason, is_restored, reward, stop_reason, seed, num_turns, num_tokens,
+COPY = """INSERT INTO trajectories SELECT number + :shift, :tag || id, :phase, :step, :tag || group_id,
+    :tasks || task_id, split, policy_id, verdict, reason, is_restored, reward, stop_reason, seed, num_turns, num_tokens,
     num_action_tokens, durations_s, created_at FROM trajectories WHERE number <= :size"""
 
 
@@ -97,7 +98,7 @@ def make_run(folder: Path, num: int, num_different: int, num_chars: int) -> None
     folder.mkdir()
     generator = random.Random(0)
     with RunStore.create(folder / "run.db") as store:
-        store.plan_phases(["rl", "eval/rl/test-mutations"])
+        store.plan_phases(["rl", *EVALUATIONS])
         store.start_phase("rl")
         for number in range(num_different):
             one = make_trajectory(number, generator, num_chars)
@@ -109,12 +110,13 @@ def make_run(folder: Path, num: int, num_different: int, num_chars: int) -> None
             values = {"phase": "long", "name": "train/loss", "num": NUM_METRICS * NUM_METRIC_STEPS}
             connection.execute(POINTS, values)
             for copy in range(1, num // num_different):
-                values = {"shift": copy * num_different, "tag": f"{copy}/", "size": num_different}
                 is_training = copy < 0.75 * num / num_different
-                values["phase"] = "rl" if is_training else "eval/rl/test-mutations"
+                tasks = f"{copy}/" if is_training else f"{copy // 2}/"  # both evaluations try the same
+                values = {"shift": copy * num_different, "tag": f"{copy}/", "tasks": tasks, "size": num_different}
+                values["phase"] = "rl" if is_training else EVALUATIONS[copy % 2]
                 values["step"] = copy % NUM_STEPS if is_training else 0
-                groups = "INSERT INTO groups SELECT :tag || id, :phase, :step, :tag || task_id, status FROM groups"
-                names = {name: values[name] for name in ("tag", "phase", "step")}
+                groups = "INSERT INTO groups SELECT :tag || id, :phase, :step, :tasks || task_id, status FROM groups"
+                names = {name: values[name] for name in ("tag", "tasks", "phase", "step")}
                 connection.execute(f"{groups} WHERE phase = 'rl' AND step = 0 AND id LIKE 'group-%'", names)
                 connection.execute(COPY, values)
                 documents = "INSERT INTO documents SELECT number + :shift, document, ledger FROM documents"
@@ -146,6 +148,7 @@ def pages_of(client: TestClient, num: int) -> dict[str, str]:
     group = groups.partition('<td><a href="')[2].partition('"')[0].replace("&amp;", "&")
     return {
         "runs": "/",
+        "leaderboard": "/leaderboard",
         "run": "/r/run",
         "phase": "/r/run/phase?name=rl",
         "list, first page": "/r/run/trajectories",

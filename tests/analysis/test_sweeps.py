@@ -74,16 +74,34 @@ def test_arms_differ_where_scipy_says_so(seed: int):
     generator = np.random.default_rng(seed)
     values = {str(arm): list(generator.normal(0.8 * arm, 1.0, 3 + arm % 2)) for arm in range(6)}
     p = stats.tukey_hsd(*values.values()).pvalue
-    for place in rank_arms(values):
+    for place in rank_arms({name: dict(enumerate(of_arm)) for name, of_arm in values.items()}):
         arm = int(place.name)
         alike = {str(other) for other in range(6) if other != arm and p[arm, other] > 0.05}
         assert set(place.indistinguishable) == alike
         assert place.rank_low <= place.rank_high
 
 
+def test_seeds_that_all_arms_share_are_blocks():
+    shift = {1: -5.0, 2: 0.0, 3: 5.0}
+    noise = {"a": (0.0, 0.1, -0.1), "b": (0.1, -0.1, 0.0), "c": (-0.1, 0.0, 0.1)}
+    values = {
+        name: {seed: shift[seed] + (name == "a") + it for seed, it in zip(shift, of_arm, strict=True)}
+        for name, of_arm in noise.items()
+    }
+    best, *others = rank_arms(values)
+    assert (best.name, best.rank_low, best.rank_high) == ("a", 1, 1)
+    assert {place.indistinguishable for place in others} == {("b",), ("c",)}
+    assert best.ci_high - best.ci_low > 20.0  # of the mean over seeds, which differ much
+    apart = {
+        name: {3 * number + seed: value for seed, value in of_arm.items()}
+        for number, (name, of_arm) in enumerate(values.items())
+    }
+    assert all(place.rank_high - place.rank_low == 2 for place in rank_arms(apart))
+
+
 def test_what_cannot_be_ranked():
-    assert rank_arms({"a": [1.0, 2.0]}) == []
-    assert rank_arms({"a": [1.0], "b": [2.0]}) == []
-    assert rank_arms({"a": [1.0, 1.0], "b": [2.0, 2.0]}, is_higher_better=False)[0].name == "a"
+    assert rank_arms({"a": {1: 1.0, 2: 2.0}}) == []
+    assert rank_arms({"a": {1: 1.0}, "b": {1: 2.0}}) == []
+    assert rank_arms({"a": {1: 1.0, 2: 1.0}, "b": {1: 2.0, 2: 2.0}}, is_higher_better=False)[0].name == "a"
     assert welch_interval([1.0, 1.0], [0.0, 0.0]) == (1.0, 1.0)
     assert importance_of(make_runs(2, 0), CONFIG) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -184,15 +185,25 @@ def probe_holds(generator: np.random.Generator) -> bool:
     return low <= 0.3 <= high
 
 
-def arm_mean_holds(generator: np.random.Generator) -> bool:
-    places = rank_arms({str(arm): generator.normal(arm / 10, 1.0, 3) for arm in range(12)})
-    place = next(place for place in places if place.name == "4")
+def arms(generator: np.random.Generator, gain: float, is_shared: bool) -> dict[str, dict[int, float]]:
+    """Twelve arms of three seeds, which all arms share (as much spread between seeds as within), or which differ."""
+    of_seed = generator.normal(0.0, 1.0, 3) if is_shared else np.zeros(3)
+    return {
+        str(arm): {
+            seed if is_shared else 3 * arm + seed: float(gain * arm + of_seed[seed] + generator.normal())
+            for seed in range(3)
+        }
+        for arm in range(12)
+    }
+
+
+def arm_mean_holds(generator: np.random.Generator, is_shared: bool = False) -> bool:
+    place = next(place for place in rank_arms(arms(generator, 0.1, is_shared)) if place.name == "4")
     return place.ci_low <= 0.4 <= place.ci_high
 
 
-def arm_ranks_hold(generator: np.random.Generator) -> bool:
-    places = rank_arms({str(arm): generator.normal(0.0, 1.0, 3) for arm in range(12)})
-    return all((place.rank_low, place.rank_high) == (1, 12) for place in places)
+def arm_ranks_hold(generator: np.random.Generator, is_shared: bool = False) -> bool:
+    return all((place.rank_low, place.rank_high) == (1, 12) for place in rank_arms(arms(generator, 0.0, is_shared)))
 
 
 SURFACE = SweepConfig.model_validate(
@@ -249,8 +260,13 @@ INTERVALS: dict[str, Draw] = {
     "contamination probe": probe_holds,
     "effect of a sweep": sweep_effect_holds,
     "mean of an arm": arm_mean_holds,
+    "mean of an arm, shared seeds": partial(arm_mean_holds, is_shared=True),
 }
-JOINT: dict[str, Draw] = {"ranks of policies": ranks_hold, "ranks of arms": arm_ranks_hold}
+JOINT: dict[str, Draw] = {
+    "ranks of policies": ranks_hold,
+    "ranks of arms": arm_ranks_hold,
+    "ranks of arms, shared seeds": partial(arm_ranks_hold, is_shared=True),
+}
 NUM_STUDIES = 2000
 
 

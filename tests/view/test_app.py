@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 from repairgym.ledger import Parent
 from repairgym.rollout.store import RunStore
 from repairgym.view.app import create_app
+from repairgym.view.reader import RunReader
 
 GROUP = "/r/small/group?phase=teacher&step=0&id=teacher%2F0%2Ftiny-0"
 
@@ -345,3 +346,15 @@ def test_viewing_writes_nothing(run_folder, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     crawl(TestClient(create_app(tmp_path), base_url="http://localhost"))
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_the_page_of_a_run_names_a_failure_and_a_success_to_read_first(synthetic_run):
+    client = TestClient(create_app(synthetic_run), base_url="http://localhost")
+    page = client.get("/r/run").text
+    shown = page.partition('id="read-first"')[2].partition("</ul>")[0]
+    numbers = [int(number) for number in re.findall(r'href="/r/run/t/(\d+)"', shown)]
+    with RunReader.read(synthetic_run / "run.db") as reader:
+        rows = [reader.entry(number).row for number in numbers]
+    assert [row.verdict.value for row in rows] == ["failed", "passed"]
+    assert {row.phase for row in rows} == {"eval/rl/test-mutations"}
+    assert all(row.reason in page for row in rows)

@@ -6,8 +6,11 @@ and ranks hold for the mean of a value, win shares for its best run.
 """
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -83,7 +86,8 @@ class ArmPlace(Record):
     mean: float
     ci_low: float
     ci_high: float
-    """95 % interval of this mean alone (Student, with the spread of all arms together)."""
+    """95 % interval of this mean alone (Student, with the spread of all arms together; a seed that all share is one
+    draw)."""
     rank_low: int
     rank_high: int
     """All ranks together hold in 95 % of cases."""
@@ -197,58 +201,82 @@ def _adjusted(rows: Sequence[Importance]) -> list[Importance]:
     return adjusted
 
 
-def rank_arms(values: Mapping[str, Sequence[float]], *, is_higher_better: bool = True) -> list[ArmPlace]:
-    """Return the places of arms, best first; fewer than two arms with a value, or one run each, make none.
+class _Spread(NamedTuple):
+    """Variance of a run for two questions, each with its degrees of freedom."""
+
+    of_pair: float
+    """For the difference of two arms."""
+    pair_freedom: float
+    of_mean: float
+    """For the mean of an arm."""
+    mean_freedom: float
+
+
+def rank_arms(values: Mapping[str, Mapping[int, float]], *, is_higher_better: bool = True) -> list[ArmPlace]:
+    """Return the places of arms (name -> seed -> value), best first; without two values of an arm none.
 
     Arms differ by Tukey's test of all pairs (Tukey 1949, Kramer 1956; the same as `scipy.stats.tukey_hsd`): the spread
     between seeds counts as the same in every arm, because three seeds say little of their own; all pairs share the
-    error.
+    error. Where all arms have the same seeds, these are blocks: what a seed does to every arm is no difference.
     """
-    known = {name: np.array(of_arm, float) for name, of_arm in values.items() if len(of_arm)}
-    num, freedom = sum(map(len, known.values())), sum(len(of_arm) - 1 for of_arm in known.values())
-    if len(known) < 2 or freedom < 1:
+    known = {name: of_arm for name, of_arm in values.items() if of_arm}
+    if len(known) < 2 or max(map(len, known.values())) < 2:
         return []
-    names = list(known)
-    within = sum(float(((of_arm - of_arm.mean()) ** 2).sum()) for of_arm in known.values()) / freedom
-    better: dict[str, set[str]] = {name: set() for name in names}
-    for left, right in _distinct_pairs(known, within, num - len(known)):
-        is_left = (known[left].mean() > known[right].mean()) == is_higher_better
-        better[right if is_left else left].add(left if is_left else right)
-    critical = float(stats.t.ppf((1.0 + _LEVEL) / 2.0, freedom))
+    means = {name: statistics.fmean(of_arm.values()) for name, of_arm in known.items()}
+    spread = _spread(list(known.values()))
+    better: dict[str, set[str]] = {name: set() for name in known}
+    for left, right in combinations(known, 2):
+        num = (len(known[left]), len(known[right]))
+        if _is_distinct(means[left] - means[right], num, spread, len(known)):
+            is_left = (means[left] > means[right]) == is_higher_better
+            better[right if is_left else left].add(left if is_left else right)
+    critical = float(stats.t.ppf((1.0 + _LEVEL) / 2.0, spread.mean_freedom))
     places = []
     for name, of_arm in known.items():
         worse = {other for other, winners in better.items() if name in winners}
-        half = critical * math.sqrt(within / len(of_arm))
+        half = critical * math.sqrt(spread.of_mean / len(of_arm))
         places.append(
             ArmPlace(
                 name=name,
                 num_runs=len(of_arm),
-                mean=float(of_arm.mean()),
-                ci_low=float(of_arm.mean()) - half,
-                ci_high=float(of_arm.mean()) + half,
+                mean=means[name],
+                ci_low=means[name] - half,
+                ci_high=means[name] + half,
                 rank_low=1 + len(better[name]),
-                rank_high=len(names) - len(worse),
+                rank_high=len(known) - len(worse),
                 indistinguishable=tuple(sorted(known.keys() - better[name] - worse - {name})),
             )
         )
     return sorted(places, key=lambda place: (-place.mean if is_higher_better else place.mean, place.name))
 
 
+def _spread(arms: Sequence[Mapping[int, float]]) -> _Spread:
+    """Return the spread of runs: of arms by seeds where all have the same (Fisher 1935), else within arms."""
+    seeds = list(arms[0])
+    if any(set(of_arm) != set(seeds) for of_arm in arms):
+        freedom = sum(len(of_arm) - 1 for of_arm in arms)
+        within = sum(float(np.var(list(of_arm.values()))) * len(of_arm) for of_arm in arms) / freedom
+        return _Spread(within, freedom, within, freedom)
+    grid = np.array([[of_arm[seed] for seed in seeds] for of_arm in arms])
+    num_arms, num_seeds = grid.shape
+    by_seed = grid.mean(0)
+    residual = grid - grid.mean(1, keepdims=True) - by_seed + grid.mean()
+    freedom = (num_arms - 1) * (num_seeds - 1)
+    rest = float((residual**2).sum()) / freedom
+    parts = float(np.var(by_seed, ddof=1)), rest * (num_arms - 1) / num_arms
+    # A sum of two mean squares has the freedom of Satterthwaite (1946).
+    divisor = parts[0] ** 2 / (num_seeds - 1) + parts[1] ** 2 / freedom
+    return _Spread(rest, freedom, sum(parts), sum(parts) ** 2 / divisor if divisor else freedom)
+
+
 @lru_cache
-def _studentized_range(num_arms: int, freedom: int) -> float:
+def _studentized_range(num_arms: int, freedom: float) -> float:
     """Return Tukey's critical value; scipy integrates for a quarter of a second."""
     return float(stats.studentized_range.ppf(_LEVEL, num_arms, freedom))
 
 
-def _distinct_pairs(known: Mapping[str, np.ndarray], within: float, freedom: int) -> list[tuple[str, str]]:
-    names = list(known)
-    pairs = [(left, right) for place, left in enumerate(names) for right in names[place + 1 :]]
-    if within == 0.0:
-        return [(left, right) for left, right in pairs if known[left].mean() != known[right].mean()]
-    critical = _studentized_range(len(names), freedom) / math.sqrt(2.0)
-    return [
-        (left, right)
-        for left, right in pairs
-        if abs(known[left].mean() - known[right].mean())
-        > critical * math.sqrt(within * (1.0 / len(known[left]) + 1.0 / len(known[right])))
-    ]
+def _is_distinct(difference: float, num: tuple[int, int], spread: _Spread, num_arms: int) -> bool:
+    error = math.sqrt(spread.of_pair * (1.0 / num[0] + 1.0 / num[1]) / 2.0)
+    if error <= 1e-12 * abs(difference):  # no spread but that of rounding
+        return difference != 0.0
+    return abs(difference) > _studentized_range(num_arms, spread.pair_freedom) * error

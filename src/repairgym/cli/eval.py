@@ -247,27 +247,26 @@ def rank(
     """
     from repairgym.analysis.tables import rank_table
     from repairgym.cli.display import print_table, rows_of
-    from repairgym.evaluation.ranking import rank as rank_policies
+    from repairgym.evaluation.ranking import evaluated_policies, leaderboard
     from repairgym.evaluation.runs import evaluations
 
-    sets: dict[str, dict[str, TaskVerdicts]] = {}
+    by_run = {}
     for run in runs:
         with open_stored(run) as store:
-            of_run = evaluations(store)
-        for (stage, test_set), verdicts in of_run.items():
-            if phase in ("", f"eval/{stage}/{test_set}"):
-                name = stage if len(runs) == 1 else f"{stage} of {run.resolve().name}"
-                sets.setdefault(test_set, {})[name] = verdicts
-    if not any(len(policies) > 1 for policies in sets.values()):
+            by_run[run.resolve().name] = evaluations(store)
+    boards = [leaderboard(name, policies) for name, policies in evaluated_policies(by_run, phase).items()]
+    if not boards:
         raise InputError(
             f"no test set has two evaluations{f' {phase}' if phase else ''} in {', '.join(map(str, runs))}"
         )
-    tables = [rank_table(rank_policies(policies), name) for name, policies in sets.items() if len(policies) > 1]
+    tables = [rank_table(board.places, board.test_set) for board in boards]
     if as_json:
         print_json(rows_of(tables))
         return
-    for table in tables:
+    for board, table in zip(boards, tables, strict=True):
         print_table(table)
+        left_out = [f"{name} ({num})" for name, num in board.left_out.items()]
+        typer.echo(board.sentence() + (f" Left out for too few tasks: {', '.join(left_out)}." if left_out else ""))
 
 
 def _verdicts(run: Path, phase: str) -> tuple[str, TaskVerdicts]:

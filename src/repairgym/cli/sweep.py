@@ -76,11 +76,11 @@ def sweep(
     typer.echo(f"page: {page}")
 
 
-def _by_arm(rows: list[SweepRun]) -> dict[str, list[float]]:
-    values: dict[str, list[float]] = {}
+def _by_arm(rows: list[SweepRun]) -> dict[str, dict[int, float]]:
+    values: dict[str, dict[int, float]] = {}
     for row in rows:
         if row.value is not None:
-            values.setdefault(row.arm, []).append(row.value)
+            values.setdefault(row.arm, {})[row.seed] = row.value
     return values
 
 

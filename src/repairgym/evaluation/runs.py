@@ -11,7 +11,7 @@ from pathlib import Path
 
 from repairgym.errors import InputError
 from repairgym.evaluation.bootstrap import NUM_RESAMPLES
-from repairgym.evaluation.pass_at_k import TaskVerdicts, rows_by_task, verdicts_by_task
+from repairgym.evaluation.pass_at_k import TaskVerdicts, rows_by_task
 from repairgym.evaluation.significance import Comparison, compare
 from repairgym.evaluation.stages import EvalPhase, parse_eval_phase, stage_label
 from repairgym.rollout.rows import TrajectoryRow
@@ -30,7 +30,8 @@ def evaluation_rows(store: RunStore) -> dict[EvalPhase, list[TrajectoryRow]]:
 
 def evaluations(store: RunStore) -> dict[EvalPhase, TaskVerdicts]:
     """Return the verdicts by task of each evaluation, in the same order."""
-    return {phase: verdicts_by_task(rows) for phase, rows in evaluation_rows(store).items()}
+    known = {parse_eval_phase(name): verdicts for name, verdicts in store.verdicts("eval/").items()}
+    return {phase: known[phase] for phase in sorted(filter(None, known), key=lambda phase: phase.order)}
 
 
 def compare_runs(

@@ -14,17 +14,21 @@ from repairgym.analysis.behavior import group_by
 from repairgym.analysis.curves import GapPoint, Point
 from repairgym.analysis.episodes import ExploitCount
 from repairgym.analysis.selection import Abstention
-from repairgym.analysis.tables import Table, comparison_table, matrix_tables, stage_table, table
+from repairgym.analysis.tables import Table, comparison_table, matrix_tables, rank_table, stage_table, table
 from repairgym.evaluation.matrix import Matrix, MatrixCell
+from repairgym.evaluation.ranking import Place
 from repairgym.evaluation.significance import Comparison
 from repairgym.evaluation.stages import TREATMENT, stage_label
 from repairgym.evaluation.summary import StageResult
-from repairgym.report.svg import KEY_HEIGHT, Margins, Plot, Range, legend_rows, nice_ticks, padded
+from repairgym.report.charts import SMALL, WIDE, Axis, Curve, Dot, xy_plot
+from repairgym.report.svg import Margins, Plot, Range, nice_ticks, padded
 from repairgym.report.wording import interval, percent, percent_interval, points
 
-_CURVE_SIZE = (310.0, 194.0)
+_WIDE_MARGINS = Margins(left=60)
+_MAX_DOTS = 60
 _ROW_HEIGHT = 30.0
-_ROW_MARGINS = Margins(left=270, right=76, top=8, bottom=44)
+_ROW_MARGINS = Margins(left=270, top=8, bottom=44)
+_MAX_NAME_CHARS = 38
 NUM_COLORS = 8
 
 
@@ -83,6 +87,22 @@ def difference_plot(comparisons: Sequence[Comparison]) -> Figure | None:
     return Figure("Paired differences", "95 % intervals over tasks", svg, comparison_table(comparisons))
 
 
+def rank_plot(places: Sequence[Place], labels: Mapping[str, str], title: str) -> Figure:
+    """Draw Pass@1 with its 95 % interval, one row per policy with its ranks; the best are the distinct color."""
+    rows = []
+    for place in places:
+        rate, ranks = place.pass_at_1, f"{place.rank_low}"
+        ranks += f"–{place.rank_high}" if place.rank_high > place.rank_low else ""
+        tip = f"{percent(rate.value)} ({percent_interval(rate.ci_low, rate.ci_high)}), rank {ranks}"
+        css = "main" if place.rank_low == 1 else "other"
+        label, limits = labels.get(place.name, place.name), (rate.ci_low, rate.ci_high)
+        label = label if len(label) <= _MAX_NAME_CHARS else f"{label[: _MAX_NAME_CHARS - 1]}…"
+        rows.append(_IntervalRow(label, rate.value, limits, tip, f"{percent(rate.value)}  rank {ranks}", css))
+    span = Range(0.0, min(1.0, max(0.05, max(row.interval[1] for row in rows) * 1.08)))
+    plot = _row_plot(rows, span, lambda tick: percent(tick, 0), "Pass@1", right=150)
+    return Figure(title, "95 % intervals over tasks", plot.render(title), rank_table(places, title))
+
+
 class _IntervalRow(NamedTuple):
     name: str
     value: float
@@ -92,20 +112,23 @@ class _IntervalRow(NamedTuple):
     css: str
 
 
-def _row_plot(rows: Sequence[_IntervalRow], span: Range, label: Callable[[float], str], axis: str) -> Plot:
+def _row_plot(
+    rows: Sequence[_IntervalRow], span: Range, label: Callable[[float], str], axis: str, right: float = 76
+) -> Plot:
     """Return a plot with one value and its interval per row, and a heavy line at zero inside of the span."""
     height = _ROW_HEIGHT * len(rows) + 58
-    plot = Plot((760, height), span, Range(len(rows), 0), _ROW_MARGINS)
+    margins = _ROW_MARGINS._replace(right=right)
+    plot = Plot((760, height), span, Range(len(rows), 0), margins)
     plot.vertical_grid(nice_ticks(span, 6), label)
     if span.low < 0:
         zero = plot.x(0)
-        plot.element("line", x1=zero, x2=zero, y1=_ROW_MARGINS.top, y2=height - _ROW_MARGINS.bottom, css="zero")
+        plot.element("line", x1=zero, x2=zero, y1=margins.top, y2=height - margins.bottom, css="zero")
     for index, row in enumerate(rows):
         y, (low, high) = plot.y(index + 0.5), row.interval
-        plot.text(_ROW_MARGINS.left - 12, y + 4, row.name, css=f"name {row.css}", anchor="end")
+        plot.text(margins.left - 12, y + 4, row.name, css=f"name {row.css}", anchor="end")
         plot.element("line", x1=plot.x(low), x2=plot.x(high), y1=y, y2=y, css=f"whisker {row.css}")
         plot.dot(row.value, index + 0.5, row.tip, f"dot {row.css}", radius=5)
-        plot.text(plot.width - _ROW_MARGINS.right + 12, y + 4, row.label, css=f"value {row.css}")
+        plot.text(plot.width - margins.right + 12, y + 4, row.label, css=f"value {row.css}")
     plot.axis_titles(axis)
     return plot
 
@@ -126,11 +149,12 @@ def curve(series: Series) -> Figure | None:
     if series.is_rate:
         y_span = Range(0.0, min(1.0, y_span.high))
     x_span = Range(drawn[0].step, max(drawn[-1].step, drawn[0].step + 1))
-    plot = Plot(_CURVE_SIZE, x_span, y_span)
-    plot.horizontal_grid(nice_ticks(y_span), lambda tick: percent(tick, 0) if series.is_rate else f"{tick:.4g}")
-    plot.bottom_labels(_whole(nice_ticks(x_span, 5)), _short)
-    plot.axis_titles("step")
-    _draw_series(plot, series)
+    plot = xy_plot(
+        SMALL,
+        Axis("step", x_span, _whole(nice_ticks(x_span, 5)), _short),
+        Axis("", y_span, nice_ticks(y_span), lambda tick: percent(tick, 0) if series.is_rate else _short(tick)),
+        [_curve_of(series)],
+    )
     lows: Sequence[float | None] = series.low or [None] * len(drawn)
     highs: Sequence[float | None] = series.high or [None] * len(drawn)
     rows = [(point.step, point.value, low, high) for point, low, high in zip(drawn, lows, highs, strict=True)]
@@ -138,15 +162,17 @@ def curve(series: Series) -> Figure | None:
     return Figure(series.title, series.note, plot.render(f"{series.title} by training step"), data)
 
 
-def _draw_series(plot: Plot, series: Series) -> None:
+def _curve_of(series: Series) -> Curve:
     drawn = series.points
-    if series.low:
-        edges = zip(drawn, series.low, series.high, strict=True)
-        plot.area([(point.step, low, high) for point, low, high in edges], "band")
-    plot.line([(point.step, point.value) for point in drawn], "curve")
-    for point in drawn if len(drawn) <= 60 else []:
-        value = percent(point.value) if series.is_rate else f"{point.value:.4g}"
-        plot.dot(point.step, point.value, f"step {point.step}: {value}", "dot main", radius=2.4)
+    edges = zip(drawn, series.low, series.high, strict=True) if series.low else ()
+    values = [percent(point.value) if series.is_rate else _short(point.value) for point in drawn]
+    dots = [Dot(it.step, it.value, f"step {it.step}: {value}") for it, value in zip(drawn, values, strict=True)]
+    return Curve(
+        [(point.step, point.value) for point in drawn],
+        band=[(point.step, low, high) for point, low, high in edges],
+        dots=dots if len(drawn) <= _MAX_DOTS else (),
+        radius=2.4,
+    )
 
 
 def share_plot(by_step: Mapping[int, Mapping[str, float]], names: Sequence[str]) -> Figure | None:
@@ -155,27 +181,18 @@ def share_plot(by_step: Mapping[int, Mapping[str, float]], names: Sequence[str])
     if len(steps) < 2:
         return None
     span = Range(steps[0], steps[-1])
-    plot = _wide_plot(names, 244, span, Range(0.0, 1.0))
-    floors = dict.fromkeys(steps, 0.0)
+    floors, bands = dict.fromkeys(steps, 0.0), []
     for index, name in enumerate(names):
         band = [(step, floors[step], floors[step] + by_step[step].get(name, 0.0)) for step in steps]
-        plot.area(band, f"fill c{index % NUM_COLORS}")
+        bands.append(Curve(band=band, band_css=f"fill c{index % NUM_COLORS}"))
         floors = {step: high for step, _, high in band}
-    plot.horizontal_grid([0.0, 0.5, 1.0], lambda tick: percent(tick, 0))
-    plot.bottom_labels(_whole(nice_ticks(span, 8)), _short)
-    plot.axis_titles("training step", "share of all actions")
+    y = Axis("share of all actions", Range(0.0, 1.0), [0.0, 0.5, 1.0], lambda tick: percent(tick, 0))
+    x = Axis("training step", span, _whole(nice_ticks(span, 8)), _short)
+    plot = xy_plot((WIDE[0], 244), x, y, bands, legend=names, margins=_WIDE_MARGINS)
     rows = [(step, name, by_step[step].get(name, 0.0)) for step in steps for name in names]
     data = table("", "Tools during training", ("step", "tool", "share"), rows)
     svg = plot.render("Share of each tool among all actions, by training step")
     return Figure("Tools during training", "share of all actions", svg, data)
-
-
-def _wide_plot(names: Sequence[str], height: float, x: Range, y: Range) -> Plot:
-    """Return a plot of full width below a legend of ``names``."""
-    legend_height = legend_rows(names) * KEY_HEIGHT
-    plot = Plot((760, height + legend_height), x, y, Margins(left=60, top=10 + legend_height))
-    plot.legend(names)
-    return plot
 
 
 def _whole(ticks: Sequence[float]) -> list[float]:
@@ -200,12 +217,14 @@ def lines_plot(
     rows = [(name, x, y) for name, line in drawn.items() for x, y in line]
     span = Range(min(x for _, x, _ in rows), max(x for _, x, _ in rows))
     y_span = Range(0.0, min(1.0, padded([y for _, _, y in rows], floor=0.0).high))
-    plot = _wide_plot(list(drawn), 274, span, y_span)
-    plot.horizontal_grid(nice_ticks(y_span), lambda tick: percent(tick, 1 if y_span.high < 0.03 else 0))
-    plot.bottom_labels(nice_ticks(span, 8), x_label)
-    plot.axis_titles(*axes)
-    for index, line in enumerate(drawn.values()):
-        plot.line(line, f"curve l{index}")
+    plot = xy_plot(
+        WIDE,
+        Axis(axes[0], span, nice_ticks(span, 8), x_label),
+        Axis(axes[1], y_span, nice_ticks(y_span), lambda tick: percent(tick, 1 if y_span.high < 0.03 else 0)),
+        [Curve(line, f"curve l{index}") for index, line in enumerate(drawn.values())],
+        legend=list(drawn),
+        margins=_WIDE_MARGINS,
+    )
     data = table("", title, ("line", axes[0].replace(" ", "_"), "value"), rows)
     return Figure(title, note, plot.render(title), data)
 

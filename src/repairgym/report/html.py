@@ -6,7 +6,8 @@ first run is the reference, and differences are paired on the tasks that both ru
 without escape sequences and with hidden characters marked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from repairgym.analysis.selection import SCORER_LABELS
 from repairgym.config.commands import DataFilesConfig
 from repairgym.config.loading import flatten
 from repairgym.errors import InputError, disk_full_as_repairgym_error
+from repairgym.evaluation.pass_at_k import TaskVerdicts
+from repairgym.evaluation.ranking import Leaderboard, evaluated_policies, leaderboard
 from repairgym.evaluation.runs import compare_runs, evaluations
 from repairgym.evaluation.stages import (
     MANY_SAMPLES,
@@ -27,6 +30,7 @@ from repairgym.evaluation.stages import (
     RELEASES,
     START,
     TREATMENT,
+    EvalPhase,
     is_checkpoint,
     label_of_test_set,
     phase_label,
@@ -205,10 +209,25 @@ def write_comparison(folders: Sequence[Path], out: Path) -> Path:
         runs=runs,
         comparisons=comparisons,
         figure=figures.difference_plot(comparisons),
+        boards=_leaderboards(phases),
         differing=_differing_settings(runs),
         phases=list(dict.fromkeys((stage.stage, stage.test_set) for run in runs for stage in run.summary.stages)),
     )
     return write_text(out, page)
+
+
+def _leaderboards(
+    phases: Mapping[str, Mapping[EvalPhase, TaskVerdicts]],
+) -> list[tuple[Leaderboard, str, figures.Figure]]:
+    """Return the ranks on each test set whose policies have tasks in common, in a sentence and a figure."""
+    boards = []
+    for test_set, policies in evaluated_policies(phases).items():
+        with suppress(InputError):
+            board = leaderboard(test_set, policies)
+            labels = {name: f"{stage_label(it.stage)}, {it.run}" for name, it in policies.items()}
+            title = f"Pass@1 on {label_of_test_set(test_set)}"
+            boards.append((board, board.sentence(labels), figures.rank_plot(board.places, labels, title)))
+    return boards
 
 
 def _differing_settings(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:

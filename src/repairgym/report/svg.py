@@ -99,9 +99,9 @@ class Plot:
 
     def element(self, name: str, text: str = "", **attributes: object) -> None:
         """Add an element; ``css`` becomes its class, underscores in names become hyphens."""
-        words = {("class" if key == "css" else key.replace("_", "-")): value for key, value in attributes.items()}
-        inside = Markup("").join(Markup(' {}="{}"').format(Markup(key), value) for key, value in words.items())
-        self._parts.append(Markup("<{0}{1}>{2}</{0}>").format(Markup(name), inside, text))
+        words = (("class" if key == "css" else key.replace("_", "-"), value) for key, value in attributes.items())
+        inside = "".join(f' {key}="{value if isinstance(value, float) else escape(value)}"' for key, value in words)
+        self._parts.append(Markup(f"<{name}{inside}>{escape(text)}</{name}>"))  # format() of Markup is ten times slower
 
     def text(self, x: float, y: float, text: str, *, css: str = "label", anchor: str = "start") -> None:
         """Add text at a place in view-box units."""
@@ -125,12 +125,12 @@ class Plot:
 
     def linked_dot(self, x: float, y: float, title: str, address: str, css: str, radius: float = 3.0) -> None:
         """Add a point in data units that leads to ``address``, with a larger area to hit."""
-        tip = Markup("<title>{}</title>").format(title)
-        place = Markup('cx="{}" cy="{}"').format(self.x(x), self.y(y))
+        words, place = escape(title), f'cx="{self.x(x)}" cy="{self.y(y)}"'
         self._parts.append(
             Markup(
-                '<a href="{0}" aria-label="{1}">{2}<circle {3} r="9" class="hit"/><circle {3} r="{4}" class="{5}"/></a>'
-            ).format(address, title, tip, place, radius, css)
+                f'<a href="{escape(address)}" aria-label="{words}"><title>{words}</title><circle {place} r="9" '
+                f'class="hit"/><circle {place} r="{radius}" class="{css}"/></a>'
+            )
         )
 
     def horizontal_grid(self, ticks: Sequence[float], label: Callable[[float], str]) -> None:

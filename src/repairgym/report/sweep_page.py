@@ -11,12 +11,13 @@ from repairgym.analysis.sweeps import SweepRun
 from repairgym.analysis.tables import Table, table
 from repairgym.config.loading import to_toml
 from repairgym.config.sweep import ChoiceConfig, LogUniformConfig, SweepConfig
+from repairgym.report.charts import SMALL, Axis, Curve, Dot, xy_plot
 from repairgym.report.data_files import write_text
 from repairgym.report.figures import Figure
 from repairgym.report.html import environment
-from repairgym.report.svg import Margins, Plot, nice_ticks, padded
+from repairgym.report.svg import Margins, nice_ticks, padded
 
-_SIZE, _MARGINS = (310.0, 194.0), Margins(left=46, right=14, top=10, bottom=44)
+_MARGINS = Margins(left=46, right=14, top=10, bottom=44)
 _COMPUTE = (
     ("num_sampled_tokens", "sampled tokens"),
     ("num_tokens", "tokens"),
@@ -60,15 +61,19 @@ def _setting_plot(runs: Iterable[SweepRun], setting: str, config: SweepConfig) -
 
 def _scatter(title: str, axis: str, points: Sequence[tuple[float, SweepRun]], names: Sequence[str] = ()) -> Figure:
     x, y = padded([x for x, _ in points]), padded([run.value or 0.0 for _, run in points])
-    plot = Plot(_SIZE, x, y, _MARGINS)
-    plot.horizontal_grid(nice_ticks(y), lambda tick: f"{tick:.3g}")
-    if names:
-        plot.bottom_labels(range(len(names)), lambda place: names[int(place)])
-    else:
-        plot.bottom_labels(nice_ticks(x), lambda tick: f"{tick:.3g}")
-    plot.axis_titles(axis, "value")
-    for place, run in points:
-        words = run.arm or " ".join(f"{name}={value}" for name, value in run.settings.items())
-        plot.dot(place, run.value or 0.0, f"run {run.number}: {run.value:.4g} ({words}, seed {run.seed})", "dot main")
+    places = list(range(len(names))) or nice_ticks(x)
+    dots = [Dot(place, run.value or 0.0, _words(run)) for place, run in points]
+    plot = xy_plot(
+        SMALL,
+        Axis(axis, x, places, lambda tick: names[int(tick)] if names else f"{tick:.3g}"),
+        Axis("value", y, nice_ticks(y), lambda tick: f"{tick:.3g}"),
+        [Curve(dots=dots)],
+        margins=_MARGINS,
+    )
     data = table("", title, (axis.replace(" ", "_"), "value", "run"), [(x, run.value, run.number) for x, run in points])
     return Figure(title, f"{len(points)} runs", plot.render(title), data)
+
+
+def _words(run: SweepRun) -> str:
+    words = run.arm or " ".join(f"{name}={value}" for name, value in run.settings.items())
+    return f"run {run.number}: {run.value:.4g} ({words}, seed {run.seed})"

@@ -102,28 +102,29 @@ def read_pieces(ledger: TokenLedger, tokenizer: Tokenizer | None, start: int, si
 
 def _pieces(ledger: TokenLedger, tokenizer: Tokenizer | None, start: int, end: int) -> Iterator[Piece]:
     previous: tuple[bool, int] | None = None
+    window, ids = start, [[token] for token in ledger.token_id[start:end].tolist()]
+    log_probs = ledger.log_prob[start:end].tolist()
+    firsts = tokenizer.decode_batch(ids, skip_special_tokens=False) if tokenizer else []
     while start < end:
-        stop, text = _character(ledger, tokenizer, start, end)
+        first = firsts[start - window] if firsts else f"[{int(ledger.token_id[start])}]"
+        stop, text = start + 1, first
+        if tokenizer and first.endswith("�"):
+            stop, text = _character(ledger, tokenizer, start, end, first)
         kind = bool(ledger.is_action[start]), int(ledger.policy_version[start])
         yield Piece(
             start=start,
-            token_ids=tuple(int(token) for token in ledger.token_id[start:stop]),
+            token_ids=tuple(token for (token,) in ids[start - window : stop - window]),
             text=text,
             is_action=kind[0],
-            log_prob=float(ledger.log_prob[start:stop].astype(np.float64).sum()),
+            log_prob=math.fsum(log_probs[start - window : stop - window]),
             policy_version=kind[1],
             is_first=kind != previous,
         )
         start, previous = stop, kind
 
 
-def _character(ledger: TokenLedger, tokenizer: Tokenizer | None, start: int, end: int) -> tuple[int, str]:
+def _character(ledger: TokenLedger, tokenizer: Tokenizer, start: int, end: int, first: str) -> tuple[int, str]:
     """Return end and text of the shortest run of tokens from ``start`` that is whole characters of one kind."""
-    if tokenizer is None:
-        return start + 1, f"[{int(ledger.token_id[start])}]"
-    first = decode(tokenizer, ledger.token_id[start : start + 1].tolist())
-    if not first.endswith("�"):
-        return start + 1, first
     for stop in range(start + 2, min(end, start + _MAX_TOKENS_PER_CHARACTER) + 1):
         if ledger.is_action[stop - 1] != ledger.is_action[start]:
             break

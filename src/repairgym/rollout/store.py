@@ -16,7 +16,7 @@ from typing import Any
 
 from repairgym.errors import InputError, Interrupted
 from repairgym.ledger import Parent
-from repairgym.records import Trajectory
+from repairgym.records import Trajectory, VerdictKind
 from repairgym.rollout.connection import Listener, StoreConnection, has_parents, now, where
 from repairgym.rollout.rows import (
     Document,
@@ -100,6 +100,17 @@ class RunStore(StoreConnection):
         condition, values = where(phase, phase_prefix, step, task_ids)
         records = self._fetch(f"SELECT {_ROW_COLUMNS} FROM trajectories {condition} ORDER BY number", values)
         return [_to_row(values) for values in records]
+
+    def verdicts(self, phase_prefix: str) -> dict[str, dict[str, list[VerdictKind]]]:
+        """Phase -> task -> verdicts of its samples in the order of their seeds."""
+        by_phase: dict[str, dict[str, list[VerdictKind]]] = {}
+        query = (
+            "SELECT phase, task_id, verdict FROM trajectories WHERE phase >= ? AND phase < ? "
+            "ORDER BY phase, task_id, seed, id"
+        )
+        for phase, task, verdict in self._fetch(query, (phase_prefix, phase_prefix + chr(0x10FFFF))):
+            by_phase.setdefault(phase, {}).setdefault(task, []).append(VerdictKind(verdict))
+        return by_phase
 
     def documents(
         self, *, phase: str | None = None, phase_prefix: str | None = None, step: int | None = None

@@ -28,6 +28,7 @@ from repairgym.report.svg import STATIC_FOLDER as SHARED_FOLDER
 from repairgym.view.api_pages import ApiPages, Formats
 from repairgym.view.folders import RunFolders
 from repairgym.view.guard import Guard, is_loopback
+from repairgym.view.leaderboards import LeaderboardPages
 from repairgym.view.metric_pages import MetricPages
 from repairgym.view.review_pages import ReviewPages
 from repairgym.view.run_pages import RunPages
@@ -79,6 +80,7 @@ def _handlers(site: Site, formats: Formats) -> dict[str, Handler]:
     return {
         "/": runs.index,
         "/pulse": runs.pulse,
+        "/leaderboard": LeaderboardPages(site).leaderboard,
         "/compare": trajectories.compare,
         "/api": api.document,
         "/api/runs.json": api.runs,

@@ -29,9 +29,10 @@ class CurvePoint(NamedTuple):
 
 
 _PLACE = "phase = ? AND name = ?"
-_STRETCH = f"""SELECT min(step), max(step), avg(value), min(value), max(value), count(value), time, count(*)
-    FROM metrics WHERE {_PLACE} AND step >= ? AND step < ?"""
-"""The time is that of a row of the stretch: SQLite takes a bare column from any."""
+_STRETCH = """SELECT (SELECT min(step) {rows}), (SELECT max(step) {rows}), avg(value), min(value), max(value),
+    count(value), (SELECT time {rows} ORDER BY step DESC LIMIT 1) {rows}"""
+"""The ends and the time come from the index; every column of all rows would cost a tenth of a second per million."""
+_ROWS = "FROM metrics WHERE phase = ?1 AND name = ?2 AND step >= ?3 AND step < ?4 AND value IS NOT NULL"
 _FINITE = "abs(value) <= 1.7e308"
 _LEAPS = """WITH RECURSIVE leap (key) AS (SELECT min({key}) FROM metrics {where} UNION ALL
     SELECT (SELECT min({key}) FROM metrics {where_next} {key} > leap.key) FROM leap WHERE leap.key IS NOT NULL)
@@ -70,16 +71,22 @@ class MetricCurves(RunStore):
 
     def _stretch(self, place: tuple[str, str], edge: tuple[int, int]) -> CurvePoint | None:
         """Return the point of a stretch of steps; None without a finite value in it."""
-        (row,) = self._fetch(_STRETCH, (*place, *edge))
-        if row[5] < row[7] or (row[5] and not all(map(_is_finite, row[2:5]))):
-            (row,) = self._fetch(f"{_STRETCH} AND {_FINITE}", (*place, *edge))
-        return None if row[0] is None else CurvePoint(*row[:7])
+        values = (*place, *edge)
+        (row,) = self._fetch(_STRETCH.format(rows=_ROWS), values)
+        if row[5] and not all(map(math.isfinite, row[2:5])):
+            (row,) = self._fetch(_STRETCH.format(rows=f"{_ROWS} AND {_FINITE}"), values)
+        return CurvePoint(*row) if row[5] else None
 
     def num_not_finite(self, phase: str, name: str, points: Sequence[CurvePoint]) -> int:
         """Return the number of values of a metric that are not finite; ``points`` are those of its curve."""
+        num_finite = sum(point.num for point in points)
+        if points and num_finite == points[-1].last - points[0].first + 1:
+            # All between the ends is finite; the index counts what lies outside.
+            outside = [(f"{_PLACE} AND step < ?", points[0].first), (f"{_PLACE} AND step > ?", points[-1].last)]
+            counts = (self._fetch(f"SELECT count(*) FROM metrics WHERE {it}", (phase, name, at)) for it, at in outside)
+            return sum(int(rows[0][0]) for rows in counts)
         query = f"SELECT count(*) FROM metrics WHERE {_PLACE}"
-        num_values = int(self._fetch(query, (phase, name))[0][0])
-        return num_values - sum(point.num for point in points)
+        return int(self._fetch(query, (phase, name))[0][0]) - num_finite
 
     def first_time(self, phase: str) -> str:
         """Return when the first metric of a phase was stored, of those of its first name; empty without any."""

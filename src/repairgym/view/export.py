@@ -13,6 +13,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from html import escape, unescape
 from pathlib import Path
 from typing import Any
@@ -144,13 +145,14 @@ class _Crawl:
 
     def _linked(self, text: str, file: str) -> str:
         """Return a page with relative links; a link that leads out of the export goes."""
+        folder = posixpath.dirname(file)
 
         def link(match: re.Match[str]) -> str:
             address, mark, fragment = unescape(match[2]).partition("#")
             target = self._file(address)
             if not target:
                 return " data-absent"
-            relative = posixpath.relpath(target, posixpath.dirname(file))
+            relative = _relative(target, folder)
             return f' {match[1]}="{escape(relative + mark + fragment)}"'
 
         return _LINK.sub(link, text)
@@ -173,6 +175,8 @@ class _Crawl:
             return "api.html" if prefix else "runs.html" if self._is_alone else "index.html"
         if words == ["runs.json"]:
             return "api/runs.json"
+        if words == ["leaderboard"] and set(query) <= {"stage"}:
+            return f"leaderboard{''.join(f'-{_safe(stage)}' for stage in query.values())}.html"
         if words[0] != "r" or len(words) < 2 or words[1] not in self._folders or not self._is_chosen(words):
             return ""
         page = words[-1] if len(words) > 2 else ""
@@ -198,6 +202,12 @@ class _Crawl:
         return number.isdecimal() and int(number) in chosen
 
 
+@lru_cache(maxsize=10_000)
+def _relative(target: str, folder: str) -> str:
+    return posixpath.relpath(target, folder)
+
+
+@lru_cache(maxsize=10_000)
 def _safe(text: str) -> str:
     """Return a part of a file name for ``text``, with a digest where characters had to be replaced."""
     plain = _UNSAFE.sub("_", text).lstrip(".")[:80]

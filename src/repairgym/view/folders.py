@@ -11,7 +11,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -19,6 +19,9 @@ from pydantic import ValidationError
 from tokenizers import Tokenizer
 
 from repairgym.errors import InputError
+from repairgym.evaluation.pass_at_k import TaskVerdicts
+from repairgym.evaluation.runs import evaluations
+from repairgym.evaluation.stages import EvalPhase
 from repairgym.records import Task
 from repairgym.report.run_folder import DATABASE_FILE, TASKS_FOLDER
 from repairgym.report.tokens import find_tokenizer
@@ -33,6 +36,7 @@ MAX_DEPTH = 3
 """Folder levels between the named folder and a run."""
 _PASSED_OVER = {"tasks", "checkpoints", "node_modules", "__pycache__"}
 Stamp = tuple[int, ...]
+Evaluations = Mapping[EvalPhase, TaskVerdicts]
 T = TypeVar("T")
 
 
@@ -73,6 +77,7 @@ class ViewedRun:
         self._files = self.database, folder / (DATABASE_FILE + "-wal")
         self._task_file = folder / TASKS_FOLDER / TASKS_FILE
         self._counts: _Cached[RunCounts] = _Cached(RunCounts)
+        self._evaluations: _Cached[Evaluations] = _Cached(self._read_evaluations)
         self._tasks: _Cached[TaskLines] = _Cached(lambda: TaskLines(self._task_file))
         self._tokenizer: _Cached[Tokenizer | None] = _Cached(lambda: find_tokenizer(folder))
 
@@ -94,6 +99,15 @@ class ViewedRun:
         counts = self._counts.get(stamp_of(self.database)[:1])
         counts.update(reader)
         return counts
+
+    @property
+    def evaluations(self) -> Evaluations:
+        """The verdicts of every evaluation of the run; `InputError` when it cannot be read."""
+        return self._evaluations.get(stamp_of(*self._files))
+
+    def _read_evaluations(self) -> Evaluations:
+        with self.opened() as reader:
+            return evaluations(reader)
 
     @property
     def tasks(self) -> TaskLines:

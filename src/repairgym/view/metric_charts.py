@@ -11,12 +11,12 @@ from typing import Literal
 
 from markupsafe import Markup
 
-from repairgym.report.svg import Margins, Plot, Range, nice_ticks, padded
+from repairgym.report.charts import SMALL, Axis, Curve, Dot, xy_plot
+from repairgym.report.svg import Margins, Range, nice_ticks, padded
 from repairgym.view.curves import CurvePoint, smoothed
 
-Axis = Literal["step", "tokens", "time"]
-AXIS_TITLES: dict[Axis, str] = {"step": "step", "tokens": "sampled and context tokens", "time": "hours"}
-SMALL, LARGE = (310.0, 194.0), (860.0, 340.0)
+Over = Literal["step", "tokens", "time"]
+AXIS_TITLES: dict[Over, str] = {"step": "step", "tokens": "sampled and context tokens", "time": "hours"}
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _TITLES = {
     "rollout/reward_mean": "Reward",
@@ -72,7 +72,7 @@ def draw(
     name: str,
     lines: Sequence[Line],
     *,
-    axis: Axis = "step",
+    axis: Over = "step",
     smoothing: float = 0.0,
     is_log: bool = False,
     size: tuple[float, float] = SMALL,
@@ -88,14 +88,16 @@ def draw(
     is_from_zero = not is_log and min(values) >= 0
     y_span = padded(values, floor=0.0 if is_from_zero else None)
     x_span = Range(min(xs), max(max(xs), min(xs) + (0.01 if axis == "time" else 1.0)))
-    plot = Plot(size, x_span, y_span, Margins(left=52 if is_log else 46))
-    plot.horizontal_grid(_y_ticks(y_span, is_log), lambda tick: _short(10.0**tick if is_log else tick))
-    plot.bottom_labels(_x_ticks(x_span, axis, 5 if size == SMALL else 10), _short)
-    plot.axis_titles(AXIS_TITLES[axis])
-    for line in shown:
-        _draw_line(plot, line, smoothing, is_alone=len(shown) == 1)
+    curves = [curve for line in shown for curve in _curves_of(line, smoothing, is_alone=len(shown) == 1)]
     if link is not None and shown[0].points:
-        _draw_points(plot, shown[0], link, is_log)
+        curves.append(Curve(dots=_dots(shown[0], link, is_log)))
+    plot = xy_plot(
+        size,
+        Axis(AXIS_TITLES[axis], x_span, _x_ticks(x_span, axis, 5 if size == SMALL else 10), _short),
+        Axis("", y_span, _y_ticks(y_span, is_log), lambda tick: _short(10.0**tick if is_log else tick)),
+        curves,
+        margins=Margins(left=52 if is_log else 46),
+    )
     last = [_original(line.points[-1].value, is_log) for line in shown if line.points]
     note = ", ".join(f"last {value:.4g}" for value in last[:1]) if len(last) == 1 else f"{len(last)} runs"
     note += f"; {num_lost} points ≤ 0 left out" if num_lost else ""
@@ -114,26 +116,28 @@ def _on_axis(line: Line, is_log: bool) -> Line:
     return Line(line.run, logs, [x for _, x in pairs], line.color)
 
 
-def _draw_line(plot: Plot, line: Line, smoothing: float, is_alone: bool) -> None:
+def _curves_of(line: Line, smoothing: float, is_alone: bool) -> list[Curve]:
+    """Return the line of a run, with the extremes of its stretches where it is alone, and its smoothed form."""
     css = "curve" if is_alone else f"curve l{line.color}"
-    raw = [(x, point.value) for x, point in zip(line.xs, line.points, strict=True)]
-    if any(point.last > point.first for point in line.points) and is_alone:
-        pairs = zip(line.xs, line.points, strict=True)
-        plot.area([(x, point.low, point.high) for x, point in pairs], "band")
-    if smoothing:
-        plot.line(raw, f"{css} raw")
-        means = smoothed([value for _, value in raw], smoothing)
-        raw = [(x, mean) for (x, _), mean in zip(raw, means, strict=True)]
-    plot.line(raw, css)
-    if len(raw) == 1:
-        plot.dot(*raw[0], f"{line.run}: {line.points[0].value:.4g}", "dot main")
+    pairs = list(zip(line.xs, line.points, strict=True))
+    raw = [(x, point.value) for x, point in pairs]
+    has_band = is_alone and any(point.last > point.first for point in line.points)
+    band = [(x, point.low, point.high) for x, point in pairs] if has_band else ()
+    dots = [Dot(*raw[0], f"{line.run}: {line.points[0].value:.4g}")] if len(raw) == 1 else ()
+    if not smoothing:
+        return [Curve(raw, css, band, dots=dots)]
+    means = smoothed([value for _, value in raw], smoothing)
+    mean_line = [(x, mean) for (x, _), mean in zip(raw, means, strict=True)]
+    return [Curve(raw, f"{css} raw", band, dots=dots), Curve(mean_line, css)]
 
 
-def _draw_points(plot: Plot, line: Line, link: Callable[[CurvePoint], str], is_log: bool) -> None:
+def _dots(line: Line, link: Callable[[CurvePoint], str], is_log: bool) -> list[Dot]:
+    dots = []
     for x, point in zip(line.xs, line.points, strict=True):
         steps = f"step {point.first}" if point.first == point.last else f"steps {point.first} to {point.last}"
-        title = f"{steps}: {_original(point.value, is_log):.5g}"
-        plot.linked_dot(x, point.value, title, link(point), "dot main")
+        words = f"{steps}: {_original(point.value, is_log):.5g}"
+        dots.append(Dot(x, point.value, words, link(point)))
+    return dots
 
 
 def _original(value: float, is_log: bool) -> float:
@@ -146,7 +150,7 @@ def _y_ticks(span: Range, is_log: bool) -> list[float]:
     return whole if is_log and len(whole) > 1 else ticks
 
 
-def _x_ticks(span: Range, axis: Axis, num: int) -> list[float]:
+def _x_ticks(span: Range, axis: Over, num: int) -> list[float]:
     ticks = nice_ticks(span, num)
     return ticks if axis == "time" else [tick for tick in ticks if tick == int(tick)]
 

@@ -22,11 +22,12 @@ from starlette.responses import HTMLResponse
 from repairgym.analysis.behavior import group_by
 from repairgym.errors import InputError
 from repairgym.records import Record
+from repairgym.report.charts import LARGE, SMALL
 from repairgym.report.figures import NUM_COLORS
 from repairgym.rollout.names import RL
 from repairgym.view.curves import CurvePoint
 from repairgym.view.lists import TrajectoryFilter
-from repairgym.view.metric_charts import LARGE, SMALL, Axis, Chart, Line, draw, key_metrics, title_of
+from repairgym.view.metric_charts import Chart, Line, Over, draw, key_metrics, title_of
 from repairgym.view.reader import RunReader
 from repairgym.view.site import OpenRun, Site, list_url, run_url
 
@@ -42,7 +43,7 @@ class MetricView(Record):
     phase: str = ""
     q: str = ""
     """Regular expression over the names."""
-    x: Axis = "step"
+    x: Over = "step"
     smooth: float = Field(0.0, ge=0.0, lt=1.0)
     """Weight of the past in the moving average."""
     log: bool = False
@@ -138,7 +139,7 @@ class MetricPages:
             url=lambda **changes: view.url(run, **changes),
             phases=run.reader.metric_phases(),
             smoothings=_SMOOTHINGS,
-            axes=get_args(Axis),
+            axes=get_args(Over),
             runs=[run, *others],
             choices=[viewed for viewed in self._site.folders.all() if viewed.key != run.viewed.key],
             **context,

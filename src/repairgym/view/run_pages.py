@@ -6,6 +6,7 @@ Reads run stores; makes HTML. Guarantees: an unreadable run is one line of the l
 import json
 import re
 import sqlite3
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from starlette.exceptions import HTTPException
@@ -15,7 +16,8 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Respon
 from repairgym.analysis.curves import Point
 from repairgym.errors import InputError
 from repairgym.evaluation.accuracy import VerdictAccuracy, describe_accuracy
-from repairgym.evaluation.stages import phase_label
+from repairgym.evaluation.stages import TREATMENT, parse_eval_phase, phase_label
+from repairgym.records import VerdictKind
 from repairgym.report.figures import Figure, Series, curves
 from repairgym.report.html import REPORT_FILE, SUMMARY_FILE
 from repairgym.rollout.names import ALARM_PREFIX
@@ -60,6 +62,19 @@ class PhaseCard:
     state: str
 
 
+@dataclass(frozen=True)
+class ReadFirst:
+    """A trajectory that shows what the last policy does, with the cause of its verdict."""
+
+    number: int
+    task_id: str
+    phase: str
+    verdict: str
+    reason: str
+    cause: str
+    """Main error of the build or the tests; empty where none is stored."""
+
+
 class RunPages:
     """Handlers: request -> page."""
 
@@ -95,6 +110,7 @@ class RunPages:
                 key_charts=keys,
                 key_phase=main_phase(run.reader),
                 charts=[] if keys else _charts(run.counts),
+                read_first=_read_first(run),
                 setup=read_setup(run.viewed.folder),
                 cost=cost_of(run.reader.phases(), count.num_tokens),
                 alarms=[event for event in events if event.kind.startswith(ALARM_PREFIX)],
@@ -251,6 +267,23 @@ def phase_cards(run: OpenRun) -> list[PhaseCard]:
             PhaseCard(name, rows.get(name), by_phase.get(name, Count()), num_steps, states.get(status, status))
         )
     return cards
+
+
+def _read_first(run: OpenRun) -> list[ReadFirst]:
+    """Return a failed and a passed trajectory of the trained policy's evaluation, or of the last phase with any."""
+    phases = [*_phases_with_trajectories(run)]
+    evaluated = [name for name in phases if (phase := parse_eval_phase(name)) and phase.stage == TREATMENT]
+    chosen = (evaluated or phases[-1:])[:1]
+    shown = []
+    for kind in (VerdictKind.FAILED, VerdictKind.PASSED) if chosen else ():
+        for entry in run.reader.page(TrajectoryFilter(phase=chosen[0], verdict=kind), 1).rows:
+            with suppress(InputError):
+                error = run.reader.document(entry).verdict.main_error
+                row, cause = entry.row, error.message if error else ""
+                if error and error.path:
+                    cause = f"{error.path}{f':{error.line}' if error.line else ''}: {cause}"
+                shown.append(ReadFirst(entry.number, row.task_id, row.phase, row.verdict.value, row.reason, cause))
+    return shown
 
 
 def _phases_with_trajectories(run: OpenRun) -> list[str]:

@@ -4,17 +4,20 @@ Reads a token ledger, the tokenizer and the stored signals; makes HTML. Guarante
 title of the token; a value that the run does not hold is absent, and the page gives the reason.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from repairgym.ledger import TokenLedger
+from repairgym.report.safe_text import plain
 from repairgym.report.tokens import WINDOW_TOKENS, Piece, read_pieces, summarize_tokens
 from repairgym.rollout.signals import TokenSignals
-from repairgym.view.site import OpenRun, Site, number_in
+from repairgym.view.site import OpenRun, Site, number_in, trajectory_url
 from repairgym.view.trajectory_pages import or_problem
 
 NUM_COLORS = 8
@@ -98,6 +101,31 @@ def shade(pieces: Sequence[Piece], ledger: TokenLedger, signals: TokenSignals | 
     return shading
 
 
+def draw_tokens(pieces: Sequence[Piece], shading: Shading, turn_starts: Mapping[int, int], turn_url: str) -> Markup:
+    """Return the tokens of a window as text to shade; ``turn_starts`` is first token -> turn, which is linked."""
+    parts: list[str] = []
+    for piece in pieces:
+        start, css, title = piece.start, "ctx", ", context"
+        if number := turn_starts.get(start):
+            parts.append(f'<a class="turnmark" href="{escape(turn_url)}#turn-{number}">turn {number}</a>')
+        if piece.is_action:
+            css = f"l{piece.level} {shading.css[start]}"
+            title = f", p = {piece.probability:.4g}, log p = {piece.log_prob:.3f}, version {piece.policy_version}"
+            title += f", {shading.values[start]}" if start in shading.values else ""
+            if piece.is_first:
+                parts.append(f'<span class="version">v{piece.policy_version}</span>')
+        ids = " ".join(map(str, piece.token_ids))
+        text = _text_of(piece.text)
+        parts.append(f'<span id="k{start}" class="tok {css}" title="{start}: id {ids}{title}">{text}</span>')
+    return Markup("".join(parts))
+
+
+@lru_cache(maxsize=8192)
+def _text_of(text: str) -> Markup:
+    """Return escaped text; a vocabulary has few texts."""
+    return plain(text)
+
+
 def _learned(signals: TokenSignals, at: int, ledger: TokenLedger) -> dict[Overlay, tuple[float, str]]:
     """Return overlay -> (value of the scale, text)."""
     advantage, weight, entropy = (float(array[at]) for array in (signals.advantage, signals.weight, signals.entropy))
@@ -155,6 +183,7 @@ class TokenPages:
             start = max(0, min(number_in(request, "from") or 0, max(0, len(ledger) - 1)))
             document, _ = or_problem(lambda: run.reader.document(entry))
             spans = [turn.action_span for turn in document.turns] if document else []
+            turn_starts = {span[0]: number for number, span in enumerate(spans, 1)}
             facts, pieces = summarize_tokens(ledger), read_pieces(ledger, tokenizer, start)
             known = {overlay.name: overlay for overlay in ALWAYS + (OF_UPDATE if signals else ())}
             wanted = request.query_params.get("by", "")
@@ -165,13 +194,13 @@ class TokenPages:
                 entry=entry,
                 facts=facts,
                 unlikely=[read_pieces(ledger, tokenizer, place, 1)[0] for place in facts.unlikely],
-                pieces=pieces,
-                shading=shade(pieces, ledger, signals),
+                tokens=draw_tokens(
+                    pieces, shade(pieces, ledger, signals), turn_starts, trajectory_url(run.viewed, entry.number)
+                ),
                 overlays=list(known.values()),
                 absent=[] if signals else [overlay.name for overlay in OF_UPDATE],
                 chosen=wanted if wanted in known else LIKELIHOOD.name,
                 sentence=signals_sentence(run, entry.number, signals, ledger),
-                turn_starts={span[0]: number for number, span in enumerate(spans, 1)},
                 start=start,
                 end=min(len(ledger), start + WINDOW_TOKENS),
                 size=WINDOW_TOKENS,
