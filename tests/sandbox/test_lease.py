@@ -1,4 +1,4 @@
-"""A bound on live sandboxes: creation waits, closing gives the place back once, failures take none."""
+"""A bound on live sandboxes: creation waits, closing gives the place back once, failures and second sandboxes take none."""
 
 import asyncio
 from pathlib import Path
@@ -43,3 +43,23 @@ async def test_a_failed_creation_takes_no_place():
         with pytest.raises(SandboxError):
             await backend.create(SPEC)
     assert [await backend.create(SPEC) for _ in range(2)]
+
+
+@pytest.mark.asyncio
+async def test_sandboxes_of_an_episode_share_a_place():
+    backend = make()
+
+    async def play() -> None:
+        with backend.sharing():
+            first = await backend.create(SPEC)
+            await asyncio.sleep(0)  # all have begun
+            second = await asyncio.create_task(backend.create(SPEC))
+            await first.close()
+            await second.close()
+
+    await asyncio.wait_for(asyncio.gather(*(play() for _ in range(6))), 20.0)
+    await asyncio.gather(backend.create(SPEC), backend.create(SPEC))  # both places are back
+    blocked = asyncio.create_task(backend.create(SPEC))
+    await asyncio.sleep(0)
+    assert not blocked.done()
+    blocked.cancel()

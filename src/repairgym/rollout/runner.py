@@ -236,11 +236,12 @@ class Runner:
             policy.begin_session(session_id, task, job.seed, self._pipeline)
         elif isinstance(policy, ShellPolicy | MixedPolicy):
             policy.begin_session(session_id, task)
-        context = ToolContext(task=task, workspace=await self._workspace(task))
-        try:
-            episode = await self._episode(session_id, context, policy, job, temperature, log, keeper)
-        finally:
-            await context.workspace.close()
+        with self._backend.sharing():
+            context = ToolContext(task=task, workspace=await self._workspace(task))
+            try:
+                episode = await self._episode(session_id, context, policy, job, temperature, log, keeper)
+            finally:
+                await context.workspace.close()
         episode.durations_s["queue"] += queue_s
         if episode.failure:
             return self._trajectory(job, task, policy, episode, _invalid(episode.failure)), False

@@ -24,6 +24,10 @@ class ExecutionCache:
         self.num_hits = 0
         self.num_misses = 0
 
+    def __contains__(self, key: Key) -> bool:
+        """Return True when the result of ``key`` is there, or somebody runs it."""
+        return key in self._runs or key in self._in_flight
+
     async def get_or_run(self, key: Key, execute: Callable[[], Awaitable[Result]]) -> Result:
         """Return the cached result of ``key``, or that of ``execute``; when it raises, the next caller tries again."""
         if self._max_entries == 0:

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from repairgym.agent.tools.base import ToolContext, ToolServices, UsageError
-from repairgym.agent.tools.check import ValidateAndBuildTool
+from repairgym.agent.tools.check import RunTestsTool, ValidateAndBuildTool
 from repairgym.agent.tools.edit import WriteFileTool
 from repairgym.agent.tools.knowledge import AskForHelpTool, KnowledgeBase, described_fixes, make_fix
 from repairgym.agent.tools.read import MAX_FILES, FindFilesTool, FindFilesWithTextTool, ReadFileTool
@@ -18,6 +18,7 @@ from repairgym.errors import ConfigError, TaskError
 from repairgym.records import BuildStep, MainError
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
+from repairgym.sandbox.lease import LeasedBackend
 from repairgym.testing.scripted import ScriptedBackend, scripted_answer
 
 
@@ -118,6 +119,33 @@ async def test_the_build_names_its_main_error_and_a_pass_ends_the_attempt(contex
     passed = await call(tool, context)
     assert (passed.text, passed.is_final) == ("build passed (nothing to build), tests passed 1", True)
     assert all(sandbox.is_closed for sandbox in backend.sandboxes)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("tool_type", [RunTestsTool, ValidateAndBuildTool])
+async def test_an_episode_that_waits_for_a_place_holds_up_none_that_has_one(task, tmp_path, tool_type):
+    backend, tool = LeasedBackend(ScriptedBackend(scripted_answer()), 1), tool_type(services())
+    has_place = asyncio.Event()
+
+    async def play(is_first: bool) -> str:
+        async def create(files):
+            return await backend.create(SandboxSpec(environment=tmp_path, tree=tmp_path, files=files))
+
+        workspace = Workspace(tmp_path, task.base_files, create)
+        with backend.sharing():
+            if is_first:
+                await workspace.sandbox()
+                has_place.set()
+                await asyncio.sleep(0.01)  # the other one has called the tool
+            else:
+                await has_place.wait()
+            seen = await call(tool, ToolContext(task=task, workspace=workspace))
+            await workspace.close()
+        return seen.text
+
+    async with asyncio.timeout(20.0):
+        first, second = await asyncio.gather(play(True), play(False))
+    assert first == second
 
 
 @pytest.mark.asyncio

@@ -16,6 +16,7 @@ from repairgym.agent.tools.base import NoArguments, Observation, Tool, ToolConte
 from repairgym.agent.tools.shell import TIMEOUT_MARK, cut_middle
 from repairgym.agent.tools.workspace import Workspace
 from repairgym.records import MainError, Record, StepResult, Task, TestOutcome, TestRun
+from repairgym.sandbox.base import Sandbox
 from repairgym.sandbox.cache import ExecutionCache, Key
 from repairgym.tasks.build.build_steps import check_results, run_build_steps, with_checks
 from repairgym.tasks.build.validation import task_request
@@ -48,34 +49,49 @@ class BuildOutcome(Record):
 async def build_and_test(task: Task, workspace: Workspace, cache: ExecutionCache) -> BuildOutcome:
     """Build ``workspace`` and run the visible tests of ``task``; equal states share one run."""
     await workspace.refresh()
-    key = ("build", task.id, workspace.state_digest())
-    return await _run_once(workspace, cache, key, lambda: _build_and_test(task, workspace))
+    copies: list[Sandbox] = []
 
+    async def copy() -> Sandbox:
+        copies.append(await workspace.copy())
+        return copies[-1]
 
-async def _build_and_test(task: Task, workspace: Workspace) -> BuildOutcome:
-    sources = {**task.base_files, **workspace.changes}
-    sandbox = await workspace.copy()
     try:
-        steps = await run_build_steps(sandbox, task, sources)
-        if not all(step.is_passed for step in steps):
-            return _outcome(task, steps, None)
+        key = ("build", task.id, workspace.state_digest())
+        return await _run_once(workspace, cache, key, copy, lambda sandbox: _build_and_test(task, workspace, sandbox))
+    finally:
+        for sandbox in copies:
+            await sandbox.close()
+
+
+async def _build_and_test(task: Task, workspace: Workspace, sandbox: Sandbox) -> BuildOutcome:
+    sources = {**task.base_files, **workspace.changes}
+    steps = await run_build_steps(sandbox, task, sources)
+    run = None
+    if all(step.is_passed for step in steps):
         request = with_checks(task_request(task, task.visible_tests), task, sources)
         run = await sandbox.run_tests(request)
-        return _outcome(task, (*steps, *check_results(request, run)), run)
-    finally:
-        await sandbox.close()
+        steps += check_results(request, run)
+    return _outcome(task, steps, run)
 
 
 async def _run_once(
-    workspace: Workspace, cache: ExecutionCache, key: Key, execute: Callable[[], Awaitable[ResultT]]
+    workspace: Workspace,
+    cache: ExecutionCache,
+    key: Key,
+    open_sandbox: Callable[[], Awaitable[Sandbox]],
+    execute: Callable[[Sandbox], Awaitable[ResultT]],
 ) -> ResultT:
-    """Return the cached result of ``key``, or that of ``execute``; count the time before that as a wait."""
+    """Return the cached result of ``key``, or that of ``execute``; count the time before that as a wait.
+
+    The sandbox is there before others wait for the run: they may hold all places.
+    """
+    sandbox = None if key in cache else await open_sandbox()
     began_at_s, own_began_at_s = time.monotonic(), None
 
     async def execute_here() -> ResultT:
         nonlocal own_began_at_s
         own_began_at_s = time.monotonic()
-        return await execute()
+        return await execute(sandbox or await open_sandbox())
 
     try:
         return await cache.get_or_run(key, execute_here)
@@ -154,10 +170,10 @@ class RunTestsTool(Tool[NoArguments]):
         files = context.workspace.state_digest()
         key = (task.id, files, request.digest())
 
-        async def execute() -> TestRun:
-            return await (await context.workspace.sandbox()).run_tests(request)
-
-        run = await _run_once(context.workspace, self.services.cache, key, execute)
+        workspace = context.workspace
+        run = await _run_once(
+            workspace, self.services.cache, key, workspace.sandbox, lambda sandbox: sandbox.run_tests(request)
+        )
         context.tested_files = files
         return Observation(text=describe_run(run, task.visible_tests))
 
