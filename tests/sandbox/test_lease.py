@@ -1,4 +1,4 @@
-"""A bound on live sandboxes: creation waits, closing gives the place back once, failures and second sandboxes take none."""
+"""A bound on live sandboxes: creation waits, closing gives the place back once, failures and second ones take none."""
 
 import asyncio
 from pathlib import Path
