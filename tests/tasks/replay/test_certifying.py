@@ -53,7 +53,7 @@ async def test_a_real_task_is_told_by_its_answers(built: TaskStore, seeded_layer
     grader = Grader(backend, make_spec, GradingConfig(), ExecutionCache(), replay_judge=judge)
     path = next(iter(task.gold_files))
     try:
-        passed = await grader.grade(task, {**task.gold_files, path: f"{task.gold_files[path]}\n# done\n"})
+        passed = await grader.grade(task, {**task.gold_files, path: f"{task.gold_files[path]}\n_done = 1\n"})
         assert (passed.kind, passed.num_replayed_steps > 0) == (VerdictKind.PASSED, True), passed.reason
         oracle = oracles.load(task)
         assert oracle is not None
