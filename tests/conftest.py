@@ -8,12 +8,12 @@ import random
 import shutil
 import signal
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from repairgym.analysis.episodes import EpisodeFacts
@@ -46,9 +46,12 @@ SOLVED: Sequence[Step] = (("edit", "@3 < => <=", "@3 x", ""), ("test", "", "pass
 ISSUE = "clamp(7, 0, 5) returns 7, but the upper bound is 5; see `clamp` in pkg/numbers.py"
 VOCABULARY = {char: index for index, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
 
-# Drawn inputs are judged by what is done with them, not by the clock, which goes on while others compute.
-settings.register_profile("tests", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("tests")
+with suppress(ImportError):  # the engines' environments lack it, and run no test that draws
+    from hypothesis import HealthCheck, settings
+
+    # Drawn inputs are judged by what is done with them, not by the clock, which goes on while others compute.
+    settings.register_profile("tests", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("tests")
 
 
 def pytest_configure() -> None:
