@@ -193,8 +193,9 @@ def draw_scripts(
 def _drawn(scripts: Sequence[Script], draw: random.Random, limit: int, max_steps: int) -> list[Script]:
     """Return at most ``limit`` of ``scripts`` and ``max_steps`` steps, at least one script."""
     chosen: list[Script] = []
+    num_steps = 0
     for script in draw.sample(scripts, len(scripts)):
-        num_steps = sum(len(script.steps) for script in (*chosen, script))
-        if len(chosen) < limit and (not chosen or num_steps <= max_steps):
+        if len(chosen) < limit and (not chosen or num_steps + len(script.steps) <= max_steps):
             chosen.append(script)
+            num_steps += len(script.steps)
     return chosen

@@ -12,20 +12,18 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from repairgym.agent.tools.workspace import Workspace
-from repairgym.errors import InputError, RepairInSightError, SandboxError
+from repairgym.errors import InputError, SandboxError
 from repairgym.records import Task, Verdict
+from repairgym.rollout.external.agents import LAYER, PORT, check_unseen, write_file
 from repairgym.rollout.runner import Runner
 from repairgym.sandbox.base import ExecResult
-from repairgym.tasks.layers.agents import agent_layer, has_distribution
+from repairgym.tasks.layers.agents import agent_layer
 from repairgym.tasks.layers.store import LayerStore
 
-LAYER = "/opt/agent"
 PATH = f"/opt/env/bin:/usr/local/bin:/usr/bin:/bin:{LAYER}/bin"
 """The environment of the task comes first: ``python`` is the project's."""
-_FIRST_PORT = 47_111
 _FILE_TIMEOUT_S = 60.0
 _CHUNK_BYTES = 1 << 16
-_WRITE = 'mkdir -p "$(dirname "$1")" && cat > "$1"'
 _SCRIPT_START, _SCRIPT_END = "# /// script", "# ///"
 
 
@@ -49,17 +47,13 @@ class Box:
         layer = await asyncio.to_thread(agent_layer, self._store, requirements, ())
         if self._workspace is not None and layer != self._layer:
             raise SandboxError("packages of a second program cannot be added to a sandbox that runs")
-        if has_distribution(layer, self._task.provenance.package):
-            raise RepairInSightError(
-                f"the packages of the harness hold {self._task.provenance.package}, in which the repair of "
-                f"{self._task.id} could be read; leave the tasks of this package out (select.packages)"
-            )
+        check_unseen(layer, self._task, "the packages of the harness hold")
         self._layer = layer
 
     def forward(self, url: str) -> str:
         """Return the URL inside for ``url`` of this machine, served once `open_ports` was awaited."""
         parts = urlsplit(url)
-        port = self._ports.setdefault(parts.netloc, _FIRST_PORT + len(self._ports))
+        port = self._ports.setdefault(parts.netloc, PORT + len(self._ports))
         return parts._replace(netloc=f"127.0.0.1:{port}").geturl()
 
     async def open_ports(self) -> None:
@@ -87,10 +81,7 @@ class Box:
     async def write(self, path: str, content: bytes) -> None:
         """Write a file, relative to the tree or absolute; `SandboxError` where it cannot be written."""
         sandbox = await self._files().sandbox()
-        argv = ("/bin/sh", "-c", _WRITE, "sh", path)
-        done = await sandbox.exec(argv, timeout_s=_FILE_TIMEOUT_S, stdin=content)
-        if done.exit_status != 0:
-            raise SandboxError(f"{path} could not be written: {_tail(done.stderr)}")
+        await write_file(sandbox, path, content, path, timeout_s=_FILE_TIMEOUT_S)
 
     async def read(self, path: str, max_bytes: int | None = None) -> bytes:
         """Return the first bytes of a file, all by default; `SandboxError` where it cannot be read whole."""

@@ -25,7 +25,7 @@ from pydantic_config import BaseConfig
 from verifiers.v1.runtimes.subprocess import SubprocessRuntimeInfo
 
 from repairgym.agent.scripted import ScriptedPolicy
-from repairgym.bridges.verifiers.boxes import LAYER, Box, script_requirements
+from repairgym.bridges.verifiers.boxes import Box, script_requirements
 from repairgym.bridges.verifiers.episodes import InterceptedPolicy, close_runners, find_task, open_runner
 from repairgym.config.loading import load_config
 from repairgym.config.models import EndpointConfig
@@ -35,6 +35,7 @@ from repairgym.errors import ConfigError, RepairGymError
 from repairgym.inference.endpoint import EndpointClient
 from repairgym.inference.loading import shipped_base
 from repairgym.records import Verdict, VerdictKind
+from repairgym.rollout.external.agents import LAYER
 from repairgym.tasks.selection import select_tasks
 from repairgym.tasks.store import TaskStore
 

@@ -39,10 +39,10 @@ from repairgym.serving.gateway import EpisodeModel, open_gateway
 from repairgym.tasks.layers.agents import agent_layer, has_distribution
 from repairgym.tasks.layers.store import LayerStore
 
-_PORT = 47_111
-_URL = f"http://127.0.0.1:{_PORT}"
-_HOME, _LAYER = "/tmp", "/opt/agent"
-_PATH = f"/opt/env/bin:/usr/local/bin:/usr/bin:/bin:{_LAYER}/bin:{_LAYER}/node_modules/.bin"
+PORT = 47_111
+_URL = f"http://127.0.0.1:{PORT}"
+_HOME, LAYER = "/tmp", "/opt/agent"
+_PATH = f"/opt/env/bin:/usr/local/bin:/usr/bin:/bin:{LAYER}/bin:{LAYER}/node_modules/.bin"
 """The environment of the task comes first: ``python`` is the project's, not the agent's."""
 _KEY = "gateway"
 _ENVIRONMENT = {
@@ -82,12 +82,8 @@ class ExternalAgent:
         mounts: dict[str, Path] = {}
         if self._config.requirements or self._config.npm:
             layer = await self._install()
-            if has_distribution(layer, task.provenance.package):
-                raise RepairInSightError(
-                    f"the agent's environment holds {task.provenance.package}, in which the repair of {task.id} could "
-                    "be read; leave the tasks of this package out (select.packages)"
-                )
-            mounts[_LAYER] = layer
+            check_unseen(layer, task, "the agent's environment holds")
+            mounts[LAYER] = layer
 
         async def make(files: Files) -> Sandbox:
             return await create(spec(files).model_copy(update={"mounts": mounts}))
@@ -117,7 +113,7 @@ class ExternalAgent:
             sandbox = await context.workspace.sandbox()
             started = time.monotonic()
             await self._write_files(sandbox, context.task)
-            async with open_gateway(model, await sandbox.listen(_PORT)):
+            async with open_gateway(model, await sandbox.listen(PORT)):
                 done = await context.workspace.run_program(
                     self._argv(context.task),
                     env=_ENVIRONMENT
@@ -180,10 +176,7 @@ class ExternalAgent:
     async def _write_files(self, sandbox: Sandbox, task: Task) -> None:
         for path, text in self._config.files.items():
             content = self._fill(text, task).encode()
-            argv = ("/bin/sh", "-c", _WRITE, "sh", f"{_HOME}/{path}")
-            result = await sandbox.exec(argv, timeout_s=_WRITE_TIMEOUT_S, stdin=content)
-            if result.exit_status != 0:
-                raise SandboxError(f"agent.files: {path} could not be written: {result.stderr.decode()[-300:]}")
+            await write_file(sandbox, f"{_HOME}/{path}", content, f"agent.files: {path}", timeout_s=_WRITE_TIMEOUT_S)
 
     def _argv(self, task: Task) -> tuple[str, ...]:
         command = tuple(self._fill(word, task) for word in self._config.command)
@@ -196,6 +189,22 @@ class ExternalAgent:
         for name, value in (("{url}", _URL), ("{home}", _HOME), ("{issue}", task.issue)):
             text = text.replace(name, value)
         return text
+
+
+def check_unseen(layer: Path, task: Task, holds: str) -> None:
+    """Raise `RepairInSightError` where the package of ``task`` is in ``layer``; ``holds`` begins the sentence."""
+    if has_distribution(layer, task.provenance.package):
+        raise RepairInSightError(
+            f"{holds} {task.provenance.package}, in which the repair of {task.id} could be read; leave the tasks of "
+            "this package out (select.packages)"
+        )
+
+
+async def write_file(sandbox: Sandbox, path: str, content: bytes, name: str, *, timeout_s: float) -> None:
+    """Write a file, relative to the tree or anywhere; `SandboxError`, which says ``name``, where it cannot be."""
+    done = await sandbox.exec(("/bin/sh", "-c", _WRITE, "sh", path), timeout_s=timeout_s, stdin=content)
+    if done.exit_status != 0:
+        raise SandboxError(f"{name} could not be written: {done.stderr.decode('utf-8', 'replace').strip()[-300:]}")
 
 
 def _stop_reason(model: EpisodeModel, done: ExecResult) -> StopReason:
