@@ -358,7 +358,10 @@ def main() -> None:
     rows = []
     for name, part in PARTS.items():
         print(f"{name}: {part.does}", file=sys.stderr, flush=True)
-        rows += [Row(name, missing(part))] if missing(part) else run_part(name)
+        done = [Row(name, missing(part))] if missing(part) else run_part(name)
+        for row in done:  # at once: whoever stops the benchmark keeps what it measured
+            print(f"  {row.what}: {row.figure}", file=sys.stderr, flush=True)
+        rows += done
     if options.json:
         print(json.dumps({"has_gpu": HAS_GPU, "rows": [asdict(row) for row in rows]}, indent=2))
     elif options.write and HAS_GPU:

@@ -1,7 +1,7 @@
 """The tamperer makes the test return at once, one line at a time, and submits when the test passes."""
 
 from repairgym.agent.scripted import Tamperer, early_returns
-from repairgym.agent.tools.edit import LineEdit, parse_line_edit
+from repairgym.agent.tools.window_edits import LineEdit, parse_line_edit
 
 OPENING = """bug in f, f.py: assert 1 == 2
 @1    def test_f(self):

@@ -3,7 +3,7 @@
 import random
 
 from repairgym.agent.teacher import Choice, Teacher
-from repairgym.agent.tools.edit import CompactEdit
+from repairgym.agent.tools.window_edits import CompactEdit
 from repairgym.config.models import TeacherNoise
 
 FIX = CompactEdit(3, "<", "<=")

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from repairgym.agent.tools.edit import edit_at, parse_compact_edit, replace_on_line, resolve_edit
 from repairgym.agent.tools.window import Window
+from repairgym.agent.tools.window_edits import edit_at, parse_compact_edit, replace_on_line, resolve_edit
 from repairgym.config.models import TeacherNoise
 from repairgym.pretraining.corpus import CorpusFunction, corpus_functions, function_digest
 from repairgym.pretraining.synthetic import guesses_for, mutate, synthesize

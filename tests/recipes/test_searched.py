@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from repairgym.agent.expert import Expert
-from repairgym.agent.tools.edit import CompactEdit
+from repairgym.agent.tools.window_edits import CompactEdit
 from repairgym.config.learning import OptimizerConfig, SftConfig, StepDpoConfig
 from repairgym.config.recipes import AgentQConfig, DaggerConfig
 from repairgym.config.selection import TrainingSelection

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from repairgym.agent.scripted import window_edits
-from repairgym.agent.tools.edit import CompactEdit, parse_compact_edit
+from repairgym.agent.tools.window_edits import CompactEdit, parse_compact_edit
 from repairgym.inference.base import Generation, Policy, RecallingPolicy, SamplingParams
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.ledger import UNKNOWN_VERSION

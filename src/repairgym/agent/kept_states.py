@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repairgym.agent.tools.base import ToolContext
+from repairgym.agent.tools.base import ToolContext, UndoStep
 from repairgym.agent.tools.window import FileView, Window
 from repairgym.agent.tools.workspace import WorkspaceState
 from repairgym.errors import SandboxError
@@ -25,7 +25,7 @@ class KeptState:
     workspace: WorkspaceState
     window: Window | None
     view: FileView | None
-    undo_stack: tuple[tuple[str, str], ...]
+    undo_stack: tuple[UndoStep, ...]
     tested_files: str
 
     @classmethod

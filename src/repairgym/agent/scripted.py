@@ -16,8 +16,8 @@ from typing import Any
 
 from repairgym.agent.pipelines.base import Pipeline
 from repairgym.agent.teacher import Teacher
-from repairgym.agent.tools.edit import CompactEdit, edit_at, replace_on_line
 from repairgym.agent.tools.window import Window, open_window
+from repairgym.agent.tools.window_edits import CompactEdit, edit_at, replace_on_line
 from repairgym.config.models import TeacherNoise
 from repairgym.errors import ConfigError, PromptTooLongError, ReplayDiffersError
 from repairgym.inference.base import Generation, SamplingParams

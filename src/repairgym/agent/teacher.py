@@ -9,7 +9,7 @@ only through the text that the agent would read, plus `fixes`, the true repair.
 import random
 from dataclasses import dataclass, replace
 
-from repairgym.agent.tools.edit import CompactEdit
+from repairgym.agent.tools.window_edits import CompactEdit
 from repairgym.config.models import TeacherNoise
 from repairgym.tasks.mutation.operators import vocabulary_group
 

@@ -85,8 +85,28 @@ def base(
 
     require_one_process()
     with ProgressDisplay() as progress:
-        pretrain(config, out, progress, excluded=held_out_digests(LayerStore()))
+        excluded = frozenset() if config.functions else held_out_digests(LayerStore())
+        pretrain(config, out, progress, excluded=excluded)
     typer.echo(f"base model: {out}")
+
+
+@app.command()
+@configured
+def functions(
+    out: Annotated[Path, typer.Argument(help="File to make: gzipped JSON lines.")],
+    config: recipes.PretrainingConfig,
+) -> None:
+    """Write the functions of the corpus to a file, for `train base` on a machine without their distributions.
+
+    Example: repairgym train functions functions.jsonl.gz
+    """
+    from repairgym.pretraining.batches import load_corpus
+    from repairgym.pretraining.corpus import held_out_digests, save_functions
+    from repairgym.tasks.layers.store import LayerStore
+
+    corpus = load_corpus(config, held_out_digests(LayerStore()))
+    save_functions(corpus.functions, out)
+    typer.echo(f"{len(corpus.functions):,} functions: {out}")
 
 
 @app.command()

@@ -47,7 +47,7 @@ class PipelineConfig(Record):
     """
 
     type: Literal["compact"] = "compact"
-    tools: tuple[str, ...] = ("edit", "line", "undo", "test", "view", "search", "write", "submit")
+    tools: tuple[str, ...] = ("edit", "line", "insert", "delete", "undo", "test", "view", "search", "write", "submit")
     """Keys of ``agent/tools/registry.py``."""
     mcp: tuple[McpServerConfig, ...] = ()
     """Servers of the Model Context Protocol whose tools the agent has in addition."""

@@ -67,6 +67,14 @@ class PretrainingConfig(Record):
         "pygments", "pydantic", "hypothesis", "mypy", "huggingface_hub", "coverage",
     )  # fmt: skip
     """Installed distributions whose functions form the corpus."""
+    functions: str = ""
+    """File of functions (`repairgym train functions`) instead, for a machine without the distributions."""
+    changes: str = ""
+    """File of function changes between releases (`repairgym train changes`)."""
+    change_share: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the episodes that repair a change of ``changes``: real fixes, in free text."""
+    damage_share: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the episodes that repair free damage (`pretraining/damage.py`); the rest repairs mutations."""
     num_line_labels: PositiveInt = 40
     num_tokenizer_functions: PositiveInt = 8000
     num_tokens: PositiveInt = 15_500_000
@@ -90,7 +98,21 @@ class PretrainingConfig(Record):
         num_warmup_steps=60, schedule="linear",
     )  # fmt: skip
     compute: ComputeConfig = ComputeConfig()
+    num_workers: NonNegativeInt = 0
+    """Processes that make the batches ahead of the training; 0: the training process, in turn. A GPU needs many."""
+    save_every_steps: PositiveInt = 100
+    """Steps between saved states, each with measurements on validation functions."""
+    time_limit_s: PositiveFloat | None = None
+    """Seconds of one call; once its speed is known, ``num_tokens`` and with it the schedule are cut to what fits."""
     seed: int = 0
+
+    @model_validator(mode="after")
+    def _shares_have_a_source(self) -> Self:
+        if self.change_share and not self.changes:
+            raise ValueError("change_share needs changes=FILE, which repairgym train changes makes")
+        if self.change_share + self.damage_share > 1.0:
+            raise ValueError("change_share and damage_share add up to more than 1")
+        return self
 
 
 class RlConfig(Record):

@@ -68,6 +68,10 @@ class Optimizer:
             "optim/num_skipped": float(self.num_skipped),
         }
 
+    def shorten(self, num_steps: int) -> None:
+        """Let the schedule end after ``num_steps`` steps in all."""
+        self._num_steps = num_steps
+
     def clear(self) -> None:
         """Clear the gradients."""
         for parameter in self._parameters:

@@ -5,19 +5,23 @@ vendored copies and tests are left out, equal functions appear once, and a funct
 package (`excluded_digests`) never appears.
 """
 
+import gzip
 import hashlib
+import json
 import multiprocessing
 import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from repairgym.agent.tools.window import docstring_lines
+from repairgym.errors import InputError
 from repairgym.process_pool import end_with_parent
 from repairgym.tasks.layers.catalogue import load_catalogue
 from repairgym.tasks.layers.store import LayerStore
@@ -123,6 +127,33 @@ def _make_function(
         if site.line in place
     ]
     return CorpusFunction(relative, span.qualified_name, tuple(text), tuple(inside)) if inside else None
+
+
+def save_functions(functions: Iterable[CorpusFunction], path: Path) -> None:
+    """Write functions as gzipped JSON lines; equal functions give equal bytes."""
+    with path.open("wb") as file, gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
+        for function in functions:
+            packed.write(json.dumps(asdict(function)).encode() + b"\n")
+
+
+def load_functions(path: Path) -> list[CorpusFunction]:
+    """Read the functions of `save_functions`.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as rows:
+            return [_function_of(json.loads(row)) for row in rows]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} is no file of functions ({error}); expected one that `repairgym train functions` wrote"
+        ) from error
+
+
+def _function_of(row: dict[str, Any]) -> CorpusFunction:
+    sites = tuple(Site(**{**site, "alternatives": tuple(site["alternatives"])}) for site in row["sites"])
+    return CorpusFunction(row["path"], row["name"], tuple(row["lines"]), sites)
 
 
 def held_out_digests(layers: LayerStore, catalogue: Path | None = None) -> frozenset[str]:

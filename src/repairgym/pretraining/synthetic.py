@@ -10,16 +10,9 @@ from dataclasses import dataclass, replace
 
 from repairgym.agent.teacher import Teacher
 from repairgym.agent.tools.check import describe_failure, describe_pass
-from repairgym.agent.tools.edit import (
-    UNDONE,
-    CompactEdit,
-    EditTool,
-    edit_at,
-    parse_compact_edit,
-    replace_on_line,
-    resolve_edit,
-)
-from repairgym.agent.tools.window import Window, render_line
+from repairgym.agent.tools.edit import UNDONE
+from repairgym.agent.tools.window import Window
+from repairgym.agent.tools.window_edits import USAGES, CompactEdit, change_of, edit_at
 from repairgym.config.models import TeacherNoise
 from repairgym.pretraining.corpus import CorpusFunction
 from repairgym.tasks.build.assembly import mutation_issue
@@ -76,15 +69,15 @@ def _site_after(site: Site, mutation: Mutation | None) -> Site:
 
 
 class SimulatedEpisode:
-    """One function, its bugs, and the answers that the tools would give."""
+    """A broken text of a function, and the answers that the tools would give."""
 
-    def __init__(self, function: CorpusFunction, broken: str, message: str, generator: random.Random) -> None:
-        self._good = function.text
+    def __init__(self, path: str, good: str, broken: str, message: str, generator: random.Random) -> None:
+        self._good = good
         self.text = broken
-        self._window = Window(function.path, tuple(range(1, len(function.lines) + 1)))
+        self._window = Window(path, tuple(range(1, len(broken.splitlines()) + 1)))
         self._message = message
         self._random = generator
-        self._undo: list[str] = []
+        self._undo: list[tuple[str, Window]] = []
         self._num_tests = generator.randint(1, 6)
         self._num_failed = generator.randint(1, self._num_tests)
 
@@ -101,32 +94,24 @@ class SimulatedEpisode:
         """The tools' answer to an action."""
         name, _, argument = action.partition(" ")
         if name == "undo":
-            self.text = self._undo.pop()
+            self.text, self._window = self._undo.pop()
             return UNDONE
         if name == "test":
             return self._test()
         if name == "submit":
             return "submitted"
-        edit = parse_compact_edit(argument)
-        return self._edit(edit) if edit else f"error: usage: {EditTool.usage}"
+        change = change_of(name, self.text, self._window, argument) if name in USAGES else f"no tool {name}"
+        if isinstance(change, str):
+            return f"error: {change}"
+        self._undo.append((self.text, self._window))
+        self.text, self._window = change.text, change.window
+        return change.observation
 
     def _test(self) -> str:
         if self.is_repaired:
             return describe_pass(self._num_tests)
         message = self._message if self._random.random() < 0.5 else random_message(self.text, self._random)
         return describe_failure(self._num_failed, self._num_tests, message)
-
-    def _edit(self, edit: CompactEdit) -> str:
-        meant = resolve_edit(self.text, self._window, edit)
-        if isinstance(meant, str):
-            return f"error: {meant}"
-        lines = self.text.splitlines(keepends=True)
-        new_line = replace_on_line(lines[meant.label - 1], meant)
-        assert new_line is not None
-        self._undo.append(self.text)
-        lines[meant.label - 1] = new_line
-        self.text = "".join(lines)
-        return render_line(meant.label, new_line.rstrip("\n"))
 
 
 def random_message(text: str, generator: random.Random) -> str:
@@ -169,7 +154,7 @@ class Case:
 
     def episode(self, generator: random.Random) -> SimulatedEpisode:
         """A fresh episode on it."""
-        return SimulatedEpisode(self.function, self.broken, self.message, generator)
+        return SimulatedEpisode(self.function.path, self.function.text, self.broken, self.message, generator)
 
 
 def break_function(function: CorpusFunction, num_bugs: int, generator: random.Random) -> Case | None:

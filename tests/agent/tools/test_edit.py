@@ -2,7 +2,8 @@
 
 import pytest
 
-from repairgym.agent.tools.edit import (
+from repairgym.agent.tools.window import open_window
+from repairgym.agent.tools.window_edits import (
     CompactEdit,
     LineEdit,
     edit_at,
@@ -12,7 +13,6 @@ from repairgym.agent.tools.edit import (
     replace_on_line,
     resolve_edit,
 )
-from repairgym.agent.tools.window import open_window
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,26 @@ def test_the_bias_of_fused_kernels_says_the_same(
     assert torch.allclose(attend(attn_mask=shape.masks[1]), attend(attn_mask=bias), atol=1e-6)
 
 
+@pytest.mark.parametrize("parents", [(-1, -1, -1, -1, -1), (-1, -1, 1, -1, 2), (-1, 0, 0, -1, 3)])
+def test_segments_without_a_parent_may_be_computed_together(parents: tuple[int, ...]) -> None:
+    """Values and gradients are those of the calls one by one, also next to segments with parents."""
+    lengths = (9, 10, 4, 10, 3)
+    results = []
+    for is_batched in (False, True):
+        shape = tree_attention.forest_shape(lengths, parents, torch.device("cpu"), is_batched=is_batched)
+        assert bool(shape.calls) == is_batched
+        torch.manual_seed(0)
+        query, key, value = (torch.randn(1, heads, 36, 8, requires_grad=True) for heads in (4, 2, 2))
+        module = torch.nn.Module()
+        out, _ = tree_attention.tree_attention(module, query, key, value, None, forest=shape)
+        (out * torch.randn(out.shape)).sum().backward()
+        results.append((out, query.grad, key.grad, value.grad))
+    for alone, together in zip(*results, strict=True):
+        assert alone is not None
+        assert together is not None
+        assert torch.allclose(alone, together, atol=1e-5)
+
+
 def test_each_distinct_token_is_computed_once(make_group: MakeGroup) -> None:
     group = make_group(1, 60, (25, 26, 27))
     (batch,) = pack(group, 4096)

@@ -36,6 +36,18 @@ class Observation(Record):
     """True when the episode ends here."""
 
 
+@dataclass(frozen=True)
+class UndoStep:
+    """What an edit changed."""
+
+    path: str
+    text: str
+    """Of the whole file before the edit."""
+    window: Window | None = None
+    """Before the edit."""
+    window_after: Window | None = None
+
+
 @dataclass
 class ToolContext:
     """State of one episode as the tools see it."""
@@ -46,8 +58,8 @@ class ToolContext:
     """The window of the compact tools."""
     view: FileView | None = None
     """The open file of the editor's tools."""
-    undo_stack: list[tuple[str, str]] = field(default_factory=list)
-    """(path, text before the edit), newest last."""
+    undo_stack: list[UndoStep] = field(default_factory=list)
+    """Newest last."""
     tested_files: str = ""
     """Digest of the changes that were last tested; empty: none."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from repairgym.agent.tools.base import Tool, ToolServices
 from repairgym.agent.tools.check import RunTestsTool, SubmitTool, ValidateAndBuildTool
 from repairgym.agent.tools.dependencies import DependencyUpgradeTool, RemoveDependencyTool, UpgradeBuildToolTool
-from repairgym.agent.tools.edit import EditTool, LineTool, UndoTool, WriteFileTool, WriteTool
+from repairgym.agent.tools.edit import DeleteTool, EditTool, InsertTool, LineTool, UndoTool, WriteFileTool, WriteTool
 from repairgym.agent.tools.editor import (
     CreateTool,
     EditRangeTool,
@@ -35,6 +35,8 @@ TOOLS: dict[str, type[Tool[Any]]] = {
     "find_files_with_text": FindFilesWithTextTool,
     "goto": GotoTool,
     "line": LineTool,
+    "insert": InsertTool,
+    "delete": DeleteTool,
     "open": OpenTool,
     "read_file": ReadFileTool,
     "remove_dependency": RemoveDependencyTool,

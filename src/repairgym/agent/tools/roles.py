@@ -13,8 +13,8 @@ class ToolRoles(Record):
     """Purposes of tools, by name; the defaults cover the tools of this project and of both papers."""
 
     edits: frozenset[str] = frozenset(
-        {"edit", "line", "undo", "write", "create", "replace", "write_file", "dependency_upgrade", "remove_dependency"}
-        | {"upgrade_build_tool", "upgrade_gradle"}
+        {"edit", "line", "insert", "delete", "undo", "write", "create", "replace", "write_file", "dependency_upgrade"}
+        | {"remove_dependency", "upgrade_build_tool", "upgrade_gradle"}
     )
     tests: frozenset[str] = frozenset({"test", "build", "validate_and_build"})
     shells: frozenset[str] = frozenset({"shell", "bash", "run_sh"})

@@ -1,9 +1,10 @@
 """Views of files: the window of the compact tools with line labels, and the numbered view of the windowed editor.
 
 Reads the text of a file; makes rows. The labels ``@1``, ``@2``, ... count the visible lines of a `Window`, so that a
-label is one token and an edit points at a line without copying its number from a long file; label k means the same
-file line until the next window is opened. A `FileView` (paper B, appendix E) shows file lines behind their numbers; its
-lines end at line feeds only, and it is never beyond the file.
+label is one token and an edit points at a line without copying its number from a long file; label k means the same line
+of text until the next window is opened: an inserted line takes the next free label, a deleted one leaves a gap. A
+`FileView` (paper B, appendix E) shows file lines behind their numbers; its lines end at line feeds only, and it is
+never beyond the file.
 """
 
 import ast
@@ -18,24 +19,38 @@ MAX_LINES = 40
 
 @dataclass(frozen=True)
 class Window:
-    """A view of a file: ``line_numbers[k - 1]`` is the 1-based file line behind label ``@k``."""
+    """A view of a file: ``line_numbers[k - 1]`` is the 1-based file line behind label ``@k``, 0 of a deleted line."""
 
     path: str
     line_numbers: tuple[int, ...]
 
     def line_number(self, label: int) -> int | None:
-        """Return the file line of a label, None when the window has no such label."""
-        return self.line_numbers[label - 1] if 1 <= label <= len(self.line_numbers) else None
+        """Return the file line of a label, None when the window has no such label (any more)."""
+        return (self.line_numbers[label - 1] or None) if 1 <= label <= len(self.line_numbers) else None
 
     def label(self, line_number: int) -> int | None:
         """Return the label of a file line, None when it is not visible."""
         return self.line_numbers.index(line_number) + 1 if line_number in self.line_numbers else None
 
+    def labels(self) -> list[tuple[int, int]]:
+        """Return (label, file line) of the lines that are there, by label."""
+        return [(label, number) for label, number in enumerate(self.line_numbers, 1) if number]
+
+    def after_insertion(self, line_number: int) -> "Window":
+        """Return the window when a new line ``line_number`` came into the file; it has the next free label."""
+        moved = (number + (number >= line_number) for number in self.line_numbers)
+        return Window(self.path, (*moved, line_number))
+
+    def after_deletion(self, line_number: int) -> "Window":
+        """Return the window when line ``line_number`` went; its label is gone."""
+        kept = (0 if number == line_number else number - (number > line_number) for number in self.line_numbers)
+        return Window(self.path, tuple(kept))
+
     def render(self, text: str) -> str:
-        """Return the visible lines of ``text``, one per row, each behind its label."""
+        """Return the visible lines of ``text`` in the file's order, one per row, each behind its label."""
         lines = text.splitlines()
-        shown = [(k, lines[n - 1]) for k, n in enumerate(self.line_numbers, 1) if n <= len(lines)]
-        return "\n".join(render_line(k, line) for k, line in shown)
+        shown = sorted((number, label) for label, number in self.labels() if number <= len(lines))
+        return "\n".join(render_line(label, lines[number - 1]) for number, label in shown)
 
 
 def render_line(label: int, line: str) -> str:
