@@ -10,6 +10,7 @@ from repairgym.config.loading import load_config
 from repairgym.config.recipes import (
     DemoConfig,
     DistillThenGrpoConfig,
+    PretrainingConfig,
     RftCommandConfig,
     RlCommandConfig,
     SftCommandConfig,
@@ -21,6 +22,7 @@ from repairgym.records import Record
 
 CONFIGS = Path(__file__).parents[2] / "src/repairgym/data/presets"
 KINDS: dict[str, type[Record]] = {
+    "base_13m.toml": PretrainingConfig,
     "catalogue.toml": TasksConfig,
     "demo.toml": DemoConfig,
     "demo_eval.toml": RolloutCommandConfig,

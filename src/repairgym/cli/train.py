@@ -100,13 +100,13 @@ def functions(
 
     Example: repairgym train functions functions.jsonl.gz
     """
-    from repairgym.pretraining.batches import load_corpus
+    from repairgym.pretraining.batches import installed_functions
     from repairgym.pretraining.corpus import held_out_digests, save_functions
     from repairgym.tasks.layers.store import LayerStore
 
-    corpus = load_corpus(config, held_out_digests(LayerStore()))
-    save_functions(corpus.functions, out)
-    typer.echo(f"{len(corpus.functions):,} functions: {out}")
+    found = installed_functions(config, held_out_digests(LayerStore()))
+    save_functions(found, out)
+    typer.echo(f"{len(found):,} functions: {out}")
 
 
 @app.command()

@@ -67,12 +67,17 @@ def load_corpus(config: PretrainingConfig, excluded: frozenset[str] = frozenset(
         read = load_functions(Path(config.functions))
         functions = [function for function in read if function_digest(function.lines) not in excluded]
     else:
-        files = [file for name in config.distributions for file in distribution_files(name)]
-        functions = list(corpus_functions(files, excluded, set(), num_workers=len(os.sched_getaffinity(0))))
+        functions = installed_functions(config, excluded)
     changes = load_changes(Path(config.changes)) if config.changes else []
     random.Random(config.seed).shuffle(functions)
     random.Random(config.seed).shuffle(changes)
     return Corpus(functions, changes)
+
+
+def installed_functions(config: PretrainingConfig, excluded: frozenset[str]) -> list[CorpusFunction]:
+    """Return the functions of ``config.distributions``, those with a digest in ``excluded`` left out."""
+    files = [file for name in config.distributions for file in distribution_files(name)]
+    return list(corpus_functions(files, excluded, set(), num_workers=len(os.sched_getaffinity(0))))
 
 
 def load_changes(path: Path) -> list[Repair]:
