@@ -104,9 +104,9 @@ def functions(
     from repairgym.pretraining.corpus import held_out_digests, save_functions
     from repairgym.tasks.layers.store import LayerStore
 
-    found = installed_functions(config, held_out_digests(LayerStore()))
-    save_functions(found, out)
-    typer.echo(f"{len(found):,} functions: {out}")
+    corpus = installed_functions(config, held_out_digests(LayerStore()))
+    save_functions(corpus, out)
+    typer.echo(f"{len(corpus):,} functions: {out}")
 
 
 @app.command()

@@ -39,10 +39,10 @@ def damaged(function: CorpusFunction, generator: random.Random) -> tuple[str, ..
         return None
     indent = len(lines[0]) - len(lines[0].lstrip())
     for _ in range(NUM_TRIES):
-        found = list(generator.choice(_KINDS)(tree, lines, indent))
-        if not found:
+        damages = list(generator.choice(_KINDS)(tree, lines, indent))
+        if not damages:
             continue
-        broken = _apply(lines, generator.choice(found))
+        broken = _apply(lines, generator.choice(damages))
         if broken != lines and _parsed(broken) is not None:
             return broken
     return None

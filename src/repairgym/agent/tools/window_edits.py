@@ -133,7 +133,7 @@ class Change:
     text: str
     window: Window
     observation: str
-    """What the agent reads."""
+    """Answer that the agent reads."""
 
 
 def change_of(tool: str, text: str, window: Window, argument: str) -> Change | str:
