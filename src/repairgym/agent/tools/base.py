@@ -38,7 +38,7 @@ class Observation(Record):
 
 @dataclass(frozen=True)
 class UndoStep:
-    """What an edit changed."""
+    """Record of an edit, to take it back."""
 
     path: str
     text: str
