@@ -68,6 +68,11 @@ def seconds(value: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def dollars(value: float) -> str:
+    """Format US dollars, small amounts with more digits."""
+    return f"${value:,.2f}" if value >= 1 else f"${value:.4f}"
+
+
 def size(num_bytes: float) -> str:
     """Format bytes as MiB or GiB; 0 is a dash."""
     if num_bytes <= 0:

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple, Self
 from repairgym.errors import InputError
 from repairgym.ledger import TokenLedger
 from repairgym.records import VerdictKind
-from repairgym.rollout.connection import check_schema, has_parents
+from repairgym.rollout.connection import check_schema, has_table
 from repairgym.rollout.rows import Document, GroupRow, unpack_document, unpack_ledger
-from repairgym.rollout.signals import TokenSignals, has_signals, unpack_signals
+from repairgym.rollout.signals import TokenSignals, unpack_signals
 from repairgym.view.curves import MetricCurves
 from repairgym.view.lists import CHOSEN, COUNTED, SELECT, TOO_LARGE, Entry, TrajectoryFilter, TrajectoryLists, to_entry
 
@@ -109,6 +109,13 @@ class RunReader(MetricCurves, TrajectoryLists):
             count.by_verdict[key.verdict] = num
             yield key, count
 
+    def cost_usd(self, number: int | None = None) -> float:
+        """Return the price of the answers of one trajectory, or of all; 0 where the policy has none."""
+        if not has_table(self._connection, "costs"):
+            return 0.0
+        rows = self._fetch("SELECT total(usd) FROM costs WHERE number = ?1 OR ?1 IS NULL", (number,))
+        return float(rows[0][0])
+
     # --- single ----------------------------------------------------------------------------------------------------
 
     def entry(self, number: int) -> Entry:
@@ -130,7 +137,7 @@ class RunReader(MetricCurves, TrajectoryLists):
 
     def signals(self, entry: Entry) -> TokenSignals | None:
         """Return what an update learned of the tokens of a trajectory; None: nothing, or it was not kept."""
-        if not has_signals(self._connection):
+        if not has_table(self._connection, "signals"):
             return None
         rows = self._fetch("SELECT signals FROM signals WHERE number = ?", (entry.number,))
         with _readable(f"what was learned of trajectory {entry.number}"):
@@ -146,7 +153,7 @@ class RunReader(MetricCurves, TrajectoryLists):
 
     def branches(self, entry: Entry) -> list[Relative]:
         """Return the branches of a trajectory, up to a number that a page can show."""
-        if not has_parents(self._connection):
+        if not has_table(self._connection, "parents"):
             return []
         query = (
             "SELECT number, id, parents.num_turns FROM parents JOIN trajectories USING (number) WHERE parent_id = ? "

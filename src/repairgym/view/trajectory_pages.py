@@ -81,6 +81,7 @@ class TrajectoryPages:
                 group=group,
                 members=reader.members(group),
                 parent=reader.parent(entry),
+                price_usd=reader.cost_usd(entry.number),
                 tree=tree_of(reader, entry),
                 review=read_reviews(viewed.folder).get(entry.row.id),
                 statuses=STATUSES,
