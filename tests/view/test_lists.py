@@ -110,6 +110,16 @@ def test_a_search_ignores_case_and_reads_text_as_it_is(tmp_path, trajectory_make
         assert len(reader.page(TrajectoryFilter(text=text), 5).rows) == is_there
 
 
+def test_seconds_count_each_part_of_an_episode_once(many_rows, trajectory_maker):
+    parts = {"queue": 50.0, "generate": 20.0, "prefill": 8.0, "decode": 10.0, "tool": 3.0, "grade": 1.0}
+    with RunStore.open(many_rows / "run.db") as store:
+        slow = dataclasses.replace(trajectory_maker("slow"), durations_s=parts)
+        store.add_trajectory(slow, phase="eval/x/y", step=0, split="test")
+    with RunReader.read(many_rows / "run.db") as reader:
+        assert [entry.row.id for entry in reader.page(TrajectoryFilter(min_seconds=24), 9).rows] == ["slow"]
+        assert reader.page(TrajectoryFilter(min_seconds=25), 9).rows == []
+
+
 def test_trajectories_are_found_by_their_price(many_rows, trajectory_maker):
     one = trajectory_maker("paid")
     priced = [turn.model_copy(update={"cost_usd": 0.25}) for turn in one.turns]

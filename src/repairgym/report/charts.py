@@ -13,6 +13,7 @@ from markupsafe import Markup
 from repairgym.report.svg import KEY_HEIGHT, Margins, Plot, Range, legend_rows
 
 SMALL, LARGE, WIDE = (310.0, 194.0), (860.0, 340.0), (760.0, 274.0)
+_CHAR_WIDTH = 7.4
 _TILES_LEFT, _TILES_TOP, _TILE_SIZE = 170.0, 30.0, (150.0, 52.0)
 
 
@@ -106,7 +107,11 @@ class Row:
 
 
 def row_plot(rows: Sequence[Row], x: Axis, height: float, margins: Margins, *, name_css: str = "name") -> Plot:
-    """Return a chart of one row per name, each ``height`` high, with a heavy line at a zero inside of the span."""
+    """Return a chart of one row per name, each ``height`` high, with a heavy line at a zero inside of the span.
+
+    The left margin is a bound: names that are shorter leave their room to the values.
+    """
+    margins = margins._replace(left=min(margins.left, 24 + _CHAR_WIDTH * max(len(row.name) for row in rows)))
     total = height * len(rows) + margins.top + margins.bottom
     plot = Plot((WIDE[0], total), x.span, Range(len(rows), 0), margins)
     plot.vertical_grid(x.ticks, x.label)

@@ -26,7 +26,7 @@ from repairgym.report.wording import interval, percent, percent_interval, points
 _WIDE_MARGINS = Margins(left=60)
 _MAX_DOTS = 60
 _ROW_HEIGHT = 30.0
-_ROW_MARGINS = Margins(left=270, top=8, bottom=50)
+_ROW_MARGINS = Margins(left=270, top=8, bottom=42)
 _MAX_NAME_CHARS = 38
 NUM_COLORS = 8
 

@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 from pydantic import Field, ValidationError
 
 from repairgym.errors import InputError
+from repairgym.evaluation.summary import EPISODE_PARTS
 from repairgym.records import Record, Split, StopReason, VerdictKind
 from repairgym.rollout.connection import has_table
 from repairgym.rollout.rows import TrajectoryRow
@@ -28,7 +29,7 @@ TOO_LARGE = 1 << 62
 """Just below the largest number of SQLite."""
 COUNTED = ("phase", "step", "verdict", "split", "policy_id", "stop_reason")
 """Filters whose matches `RunCounts` knows without a query."""
-_SECONDS = "(SELECT total(value) FROM json_each(durations_s))"
+_SECONDS = f"(SELECT total(value) FROM json_each(durations_s) WHERE key IN {EPISODE_PARTS})"
 _PRICED = "number IN (SELECT number FROM costs WHERE usd {} ?)"
 _CONDITIONS = {name: f"{name} = ?" for name in (*COUNTED, "group_id", "task_id")} | {
     "min_step": "step >= ?",
@@ -63,7 +64,7 @@ class TrajectoryFilter(Record):
     min_tokens: int | None = Field(None, ge=0, lt=TOO_LARGE)
     max_tokens: int | None = Field(None, ge=0, lt=TOO_LARGE)
     min_seconds: int | None = Field(None, ge=0, lt=TOO_LARGE)
-    """Of all stages of the episode together, waits included."""
+    """Of the parts of an episode that follow each other, without the wait for a place."""
     max_seconds: int | None = Field(None, ge=0, lt=TOO_LARGE)
     min_usd: float | None = Field(None, ge=0, allow_inf_nan=False)
     """Price of the answers, for models that have one; those without match neither bound."""

@@ -100,10 +100,10 @@ class RunReader(MetricCurves, TrajectoryLists):
 
     def counted(self, after: int, last: int) -> Iterator[tuple[CountKey, Count]]:
         """Yield the sums over the rows with ``after`` < number <= ``last``, by the columns `COUNTED`."""
-        columns = ", ".join(COUNTED)
+        columns, differing = ", ".join(COUNTED), ", ".join(reversed(COUNTED))  # rows compare faster by what differs
         rows = self._fetch(
             f"SELECT {columns}, count(*), sum(num_turns), sum(num_tokens) FROM trajectories "
-            f"WHERE number > ? AND number <= ? GROUP BY step, stop_reason, {columns}",  # what differs most is compared first
+            f"WHERE number > ? AND number <= ? GROUP BY {differing}",
             (after, last),
         )
         for *values, num, num_turns, num_tokens in rows:

@@ -99,7 +99,7 @@ class RunPages:
         """One run: state, alarms, key curves, phases, circumstances, events."""
         with self._site.opened(request) as run:
             count, events = run.counts.total(), run.reader.events()
-            keys = key_charts(run)
+            keys, key_values = key_charts(run)
             return run.page(
                 "run.html.j2",
                 count=count,
@@ -108,8 +108,9 @@ class RunPages:
                 sentence=sentence_of(run.viewed),
                 phases=phase_cards(run),
                 key_charts=keys,
+                key_values=key_values,
                 key_phase=main_phase(run.reader),
-                charts=[] if keys else _charts(run.counts),
+                charts=[] if keys or key_values else _charts(run.counts),
                 read_first=_read_first(run),
                 setup=read_setup(run.viewed.folder),
                 cost=cost_of(run.reader.phases(), count.num_tokens, run.reader.cost_usd()),
