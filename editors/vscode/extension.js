@@ -19,7 +19,7 @@ function start(folder) {
     process.on("error", (error) => reject(new Error(`${command} cannot be started (${error.message}); set repairgym.command`)));
     process.on("exit", (code) => {
       servers.delete(folder);
-      reject(new Error(problem.trim() || `${command} ended with status ${code}`));
+      reject(new Error(problem.trim().replace(/^error: /, "") || `${command} ended with status ${code}`));
     });
   });
 }

@@ -9,6 +9,7 @@ import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Self
 
 VERSION = "1.91.1"
 ROOT = Path(__file__).parents[2]
@@ -53,7 +54,11 @@ class Workbench:
     def page(self, viewer: str) -> str:
         """Write the first page; return its address."""
         host = f"localhost:{self.port}"
-        settings = {"repairgym.viewer": viewer, "workbench.startupEditor": "none", "security.workspace.trust.enabled": False}
+        settings = {
+            "repairgym.viewer": viewer,
+            "workbench.startupEditor": "none",
+            "security.workspace.trust.enabled": False,
+        }
         options = {
             "productConfiguration": {"nameShort": "Code", "nameLong": "Code", "enableTelemetry": False},
             "additionalBuiltinExtensions": [{"scheme": "http", "authority": host, "path": "/extension"}],
@@ -70,15 +75,16 @@ class Workbench:
             " `${base}/node_modules/${key}/${self.webPackagePaths[key]}`);"
             "require.config({baseUrl: `${base}/out`, recordStats: false, paths: self.webPackagePaths});"
             "require(['vs/workbench/workbench.web.main'], main => {"
-            " const options = JSON.parse(document.getElementById('vscode-workbench-web-configuration').dataset.settings);"
-            " options.configurationDefaults = options.configurationDefaults;"
-            " main.create(document.body, options); });"
+            " const element = document.getElementById('vscode-workbench-web-configuration');"
+            " main.create(document.body, JSON.parse(element.dataset.settings)); });"
             "</script></body></html>"
         )
         (self._folder / "test.html").write_text(text)
         return f"http://{host}/test.html"
 
-    def close(self) -> None:
-        """Stop serving."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
