@@ -351,6 +351,8 @@ class Verdict(Record):
     """True when the source equals the original (ignoring white space); None when not compared."""
     build: tuple[StepResult, ...] = ()
     tests: dict[str, TestResult] = Field(default_factory=dict)
+    is_stopped: bool = False
+    """The run ended at the first required test that did not pass; tests that are *missing* were not run."""
     main_error: MainError | None = None
     findings: tuple[Finding, ...] = ()
     num_canaries: int = 0
@@ -444,6 +446,8 @@ class Turn(Record):
     tool_s: float = 0.0
     wait_s: float = 0.0
     """Of both: waits for infrastructure, such as a place or the start of a sandbox; they count for no limit."""
+    cost_usd: float = 0.0
+    """Price of the answer; 0 for a local model, and for one without a price in ``endpoint.prices``."""
 
 
 @dataclass(frozen=True)
@@ -474,3 +478,8 @@ class Trajectory:
     parent: Parent | None = None
     """Of a branch, in whose ledger the parent's tokens are context: the parent owns them."""
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def cost_usd(self) -> float:
+        """Price of its own answers; those of a parent are the parent's."""
+        return sum(turn.cost_usd for turn in self.turns[self.parent.num_turns if self.parent else 0 :])

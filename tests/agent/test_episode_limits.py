@@ -50,6 +50,7 @@ def play(task, tmp_path, chat_renderer, make_speaker):
 async def test_each_limit_has_its_stop_reason(play, limits, reason, num_turns):
     episode, policy = await play(PipelineConfig(**limits), "view", "nonsense", *["view"] * 30, cost_usd=0.1)
     assert episode.stop_reason is reason
+    assert {turn.cost_usd for turn in episode.turns} == {0.1}
     if num_turns is not None:
         assert len(episode.turns) == num_turns
     if reason is StopReason.OUTPUT_TOKEN_LIMIT:

@@ -199,10 +199,12 @@ async def test_a_run_ends_at_the_first_required_failure_and_says_so(task):
     verdict = await grader(ScriptedBackend(stopping), num_canaries=0).grade(submitted, {"m.py": GOLD})
     assert verdict.reason == "pass_to_pass: stopped at test_m.py::test_broken failed"
     assert verdict.tests["test_m.py::test_a"].outcome is TestOutcome.MISSING
+    assert verdict.is_stopped
     whole = grader(ScriptedBackend(stopping), num_canaries=0, stops_at_failure=False)
     verdict = await whole.grade(submitted, {"m.py": GOLD})
     assert verdict.reason == "pass_to_pass: 1 of 2, first test_m.py::test_broken failed"
     assert verdict.tests["test_m.py::test_a"].outcome is TestOutcome.PASSED
+    assert not verdict.is_stopped
 
 
 @pytest.mark.asyncio

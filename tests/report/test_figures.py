@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import ast
+from pathlib import Path
 from xml.etree import ElementTree
+
+import pytest
 
 from repairgym.analysis.curves import Point
 from repairgym.evaluation.pass_at_k import Estimate
 from repairgym.evaluation.ranking import Place
-from repairgym.report.charts import SMALL, Axis, Curve, Dot, xy_plot
+from repairgym.report.charts import SMALL, Axis, Bar, Curve, Dot, Row, Tile, row_plot, tile_plot, xy_plot
 from repairgym.report.figures import Series, curve, lines_plot, rank_plot, share_plot
-from repairgym.report.svg import Range
+from repairgym.report.svg import Margins, Range
 
 
 def test_both_axes_of_a_plot_are_named():
@@ -51,3 +55,43 @@ def test_ranks_are_next_to_their_policies():
     assert [word.partition("rank ")[2] for word in words if "rank" in word] == ["1–2", "1"]
     assert max(map(len, words)) == 38
     assert len(figure.data.rows) == 2
+
+
+def test_a_row_holds_its_value_its_interval_and_its_stretches():
+    axis = Axis("x", Range(-1, 1), [-1, 0, 1], str)
+    rows = [
+        Row("a", "main", Dot(0.5, 0, "half"), (0.25, 0.75), "50"),
+        Row("b", bars=[Bar(-1, 0, "w-tool", "tool"), Bar(0, 0, "w-grade", "nothing")]),
+    ]
+    root = ElementTree.fromstring(row_plot(rows, axis, 20, Margins(left=100, top=0, bottom=40)).render("rows"))
+    whisker = next(line for line in root.iter("line") if line.get("class") == "whisker main")
+    dot, (tool, nothing) = root.find("circle"), root.findall("rect")
+    assert float(whisker.get("x1")) < float(dot.get("cx")) < float(whisker.get("x2"))
+    assert (dot.get("cy"), dot.find("title").text) == (whisker.get("y1"), "half")
+    assert float(tool.get("x")) + float(tool.get("width")) == float(nothing.get("x"))
+    assert float(nothing.get("width")) == 0.5  # to be seen at all
+    assert 20 < float(tool.get("y")) < float(tool.get("y")) + float(tool.get("height")) < 40
+    zero = next(line for line in root.iter("line") if line.get("class") == "zero")
+    assert zero.get("x1") == nothing.get("x")
+
+
+def test_tiles_lie_below_their_columns():
+    tiles = {("p", "one"): Tile(1.0, "80 %", "70 – 90 %"), ("p", "two"): Tile(0.0, "0 %", "0 – 4 %")}
+    root = ElementTree.fromstring(tile_plot(["p"], ["one", "two", "three"], tiles).render("tiles"))
+    heads = {text.text: float(text.get("x")) for text in root.iter("text")}
+    dark, light = root.findall("rect")
+    assert (heads["80 %"], heads["0 %"]) == (heads["one"], heads["two"])
+    assert float(dark.get("x")) + float(dark.get("width")) / 2 == pytest.approx(heads["one"])
+    assert float(dark.get("opacity")) > float(light.get("opacity"))
+
+
+def test_charts_alone_places_elements():
+    source = Path(__file__).parents[2] / "src" / "repairgym"
+    makers = {
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*.py")
+        if "Plot(" in (text := path.read_text())
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Plot"
+    }
+    assert makers == {"report/charts.py"}

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
-from repairgym.records import Finding
-from repairgym.report.reading import MAX_ROWS, read_diff, split_thought
+import dataclasses
+
+import pytest
+
+from repairgym.records import Finding, TestOutcome, TestResult
+from repairgym.report.reading import MAX_ROWS, read, read_diff, split_thought
 
 PATCH = """--- a/m.sql
 +++ b/m.sql
@@ -57,3 +61,16 @@ def test_thoughts_are_separated_from_actions():
     assert split_thought("I look.\n```bash\nls\n```") == ("I look.", "```bash\nls\n```")
     assert split_thought("edit < => <= @2") == ("", "edit < => <= @2")
     assert split_thought("<tool_call>{}") == ("", "<tool_call>{}")
+
+
+@pytest.mark.parametrize(("is_stopped", "words", "num_not_run"), [(True, "not run", 2), (False, "missing", 0)])
+def test_tests_after_a_stop_were_not_run(trajectory_maker, is_stopped, words, num_not_run):
+    outcomes = {"a": TestOutcome.MISSING, "b": TestOutcome.FAILED, "c": TestOutcome.PASSED, "d": TestOutcome.MISSING}
+    tests = {name: TestResult(outcome=outcome) for name, outcome in outcomes.items()}
+    one = trajectory_maker()
+    verdict = one.verdict.model_copy(update={"tests": tests, "is_stopped": is_stopped})
+    reading = read(dataclasses.replace(one, verdict=verdict), None, None, None)
+    assert [(test.name, test.outcome) for test in reading.tests] == [
+        ("b", "failed"), ("a", words), ("d", words), ("c", "passed"),
+    ]  # fmt: skip
+    assert (reading.num_tests_passed, reading.num_tests_not_run) == (1, num_not_run)

@@ -199,7 +199,7 @@ def test_a_store_of_version_3_is_read_as_it_is_and_becomes_5_where_it_is_written
         for turn in document["turns"]:
             del turn["state"]
         connection.execute("UPDATE documents SET document = ?", (zlib.compress(json.dumps(document).encode()),))
-        connection.execute("DROP TABLE parents")
+        connection.executescript("DROP TABLE parents; DROP TABLE costs")
         connection.execute("PRAGMA user_version = 3")
     for is_read_only, version in ((True, 3), (False, SCHEMA_VERSION)):
         with RunStore.open(path, is_read_only) as store:
@@ -213,7 +213,7 @@ def test_branches_keep_their_parent_also_in_a_store_that_was_of_version_4(tmp_pa
     with RunStore.create(path) as store:
         store.add_trajectory(trajectory_maker(), phase="rl", step=1, split="train")
     with sqlite3.connect(path) as connection:
-        connection.execute("DROP TABLE parents")
+        connection.executescript("DROP TABLE parents; DROP TABLE costs")
         connection.execute("PRAGMA user_version = 4")
     with RunStore.open(path, is_read_only=True) as store:
         assert store.trajectory("t-1").parent is None

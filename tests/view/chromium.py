@@ -27,7 +27,7 @@ OPTIONS = (
     "--disable-background-networking",
     "--remote-debugging-pipe",
 )
-KEY_CODES = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39}
+KEY_CODES = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39, "F1": 112}
 
 
 class RefusedError(Exception):
@@ -146,6 +146,24 @@ class Chromium:
                     return
             time.sleep(0.1)
         raise AssertionError(f"never true: {expression}")
+
+    def wait_for_frame(self, address: str, expression: str, tries: int = 300) -> Any:
+        """Wait for a frame of another origin in the page; return the value of an expression there, once it has one."""
+        main = self._session
+        for _ in range(tries):
+            targets = self.call("Target.getTargets")["targetInfos"]
+            frames = [one for one in targets if one["type"] == "iframe" and one["url"].startswith(address)]
+            if frames:
+                self._session = self.call("Target.attachToTarget", targetId=frames[0]["targetId"], flatten=True)[
+                    "sessionId"
+                ]
+                try:
+                    if value := self.evaluate(expression):
+                        return value
+                finally:
+                    self._session = main
+            time.sleep(0.1)
+        raise AssertionError(f"no frame of {address} has {expression}")
 
     def screenshot(self, path: Path, size: tuple[int, int] = (1280, 860)) -> None:
         """A picture of the top of the page."""

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
+import json
+import sqlite3
+
 import pytest
 
 from repairgym.errors import InputError
+from repairgym.ledger import Parent
 from repairgym.rollout.store import RunStore
-from repairgym.view.lists import TrajectoryFilter, parse_filter
+from repairgym.view.lists import FOLDING, TrajectoryFilter, parse_filter
 from repairgym.view.reader import RunReader
 
 
@@ -78,6 +83,76 @@ def test_text_is_searched_in_values_not_in_field_names(many_rows):
         assert {one.row.num_turns for one in found.rows} == {2, 3}
         assert found.num_searched == 40
         assert found.after is None
+
+
+def test_every_letter_that_folds_to_ascii_is_known():
+    folding = [code for code in range(0x80, 0x110000) if any(map(str.isascii, chr(code).casefold()))]
+    assert all(FOLDING.search(json.dumps(chr(code)).encode()) for code in folding)
+    assert not FOLDING.search(json.dumps("é → ─").encode())
+
+
+@pytest.mark.parametrize(
+    ("said", "text", "is_there"),
+    [
+        ("Straße → 30 K", "STRASSE", True),
+        ("at 30 \u212a", "30 k", True),
+        ('two\nlines, "Quoted"', 'LINES, "quoted"', True),
+        ("two\nlines", "two\\nlines", False),
+        ("é", "É", True),
+        ("plain", "action", False),
+    ],
+)
+def test_a_search_ignores_case_and_reads_text_as_it_is(tmp_path, trajectory_maker, said, text, is_there):
+    with RunStore.create(tmp_path / "run.db") as store:
+        trajectory = trajectory_maker(steps=(("edit", said, "nothing", ""),))
+        store.add_trajectory(trajectory, phase="rl", step=0, split="train")
+    with RunReader.read(tmp_path / "run.db") as reader:
+        assert len(reader.page(TrajectoryFilter(text=text), 5).rows) == is_there
+
+
+def test_seconds_count_each_part_of_an_episode_once(many_rows, trajectory_maker):
+    parts = {"queue": 50.0, "generate": 20.0, "prefill": 8.0, "decode": 10.0, "tool": 3.0, "grade": 1.0}
+    with RunStore.open(many_rows / "run.db") as store:
+        slow = dataclasses.replace(trajectory_maker("slow"), durations_s=parts)
+        store.add_trajectory(slow, phase="eval/x/y", step=0, split="test")
+    with RunReader.read(many_rows / "run.db") as reader:
+        assert [entry.row.id for entry in reader.page(TrajectoryFilter(min_seconds=24), 9).rows] == ["slow"]
+        assert reader.page(TrajectoryFilter(min_seconds=25), 9).rows == []
+
+
+def test_trajectories_are_found_by_their_price(many_rows, trajectory_maker):
+    one = trajectory_maker("paid")
+    priced = [turn.model_copy(update={"cost_usd": 0.25}) for turn in one.turns]
+    with RunStore.open(many_rows / "run.db") as store:
+        store.add_trajectory(dataclasses.replace(one, turns=tuple(priced)), phase="eval/x/y", step=0, split="test")
+        branch = Parent(trajectory_id="paid", num_turns=len(priced) - 1)
+        child = dataclasses.replace(one, id="branch", turns=tuple(priced), parent=branch)
+        store.add_trajectory(child, phase="eval/x/y", step=0, split="test")
+    with RunReader.read(many_rows / "run.db") as reader:
+
+        def ids(**conditions):
+            return {entry.row.id for entry in reader.page(TrajectoryFilter(**conditions), 100).rows}
+
+        assert ids(min_usd=0.0) == {"paid", "branch"}  # those without a price match neither bound
+        assert ids(max_usd=0.3) == {"branch"}  # the parent paid for what both share
+        assert ids(min_usd=0.26, max_usd=0.25 * len(priced)) == {"paid"}
+        assert reader.cost_usd() == 0.25 * (len(priced) + 1)
+        assert reader.cost_usd(1) == 0
+    assert parse_filter([("min_usd", "0.05")]).query() == "min_usd=0.05"
+    with pytest.raises(InputError, match="min_usd"):
+        parse_filter([("min_usd", "nan")])
+
+
+def test_a_store_of_an_older_version_has_no_prices(many_rows):
+    with sqlite3.connect(many_rows / "run.db") as connection:
+        connection.execute("DROP TABLE costs")
+        connection.execute("PRAGMA user_version = 6")
+    with RunReader.read(many_rows / "run.db") as reader:
+        assert reader.page(TrajectoryFilter(min_usd=0.0), 5).rows == []
+        assert reader.cost_usd() == 0
+    with RunStore.open(many_rows / "run.db"), RunReader.read(many_rows / "run.db") as reader:
+        assert reader.page(TrajectoryFilter(min_usd=0.0), 5).rows == []
+        assert len(reader.page(TrajectoryFilter(), 100).rows) == 40
 
 
 def test_a_search_that_runs_out_of_time_resumes_where_it_stopped(many_rows):

@@ -56,10 +56,26 @@ def test_a_spike_in_a_long_curve_is_not_lost(client, tmp_path_factory):
 def test_all_metrics_are_grouped_and_constants_are_words(client):
     page = text_of(client, "/r/long/metrics")
     assert re.findall(r'<h2 id="group-\d">(\w+)</h2>', page) == ["policy", "train"]
-    assert "<dt>optim/learning_rate</dt><dd>1e-05</dd>" in page
+    assert re.search(r"<dt><a [^>]+>optim/learning_rate</a></dt><dd>1e-05</dd>", page)
     filtered = text_of(client, "/r/long/metrics?q=entr")
     assert "1 metric" in filtered
     assert "train/loss" not in filtered
+
+
+def test_a_phase_of_one_step_is_told_in_words(tmp_path):
+    with RunStore.create(tmp_path / "run.db") as store:
+        store.start_phase("rl")
+        store.add_metrics("rl", 0, {"rollout/reward_mean": 0.539, "policy/entropy": 0.3946})
+    one = TestClient(create_app(tmp_path), base_url="http://localhost")
+    page = text_of(one, f"/r/{tmp_path.name}")
+    assert re.search(r">Reward</a></dt><dd>0.539</dd>", page)
+    assert "<figure>" not in page
+    assert "<figure>" not in text_of(one, f"/r/{tmp_path.name}/metrics")
+    with RunStore.open(tmp_path / "run.db") as store:
+        store.add_metrics("rl", 1, {"rollout/reward_mean": 0.6})
+    page = text_of(one, f"/r/{tmp_path.name}")
+    assert page.count("<figure>") == 1
+    assert "Entropy</a></dt>" in page
 
 
 def test_a_point_leads_to_the_trajectories_of_its_steps(client):

@@ -217,6 +217,7 @@ class LiveEpisode:
                 generate_s=outcome.generate_s,
                 tool_s=outcome.tool_s,
                 wait_s=outcome.wait_s,
+                cost_usd=completion.cost_usd,
             )
         )
         if self._watcher:

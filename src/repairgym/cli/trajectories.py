@@ -21,7 +21,7 @@ app = typer.Typer(help="Trajectories for other systems and from them.", no_args_
 AUTO = "auto"
 OTLP = "otlp"
 _FORMATS = "mini_swe_agent, swe_agent, atif, chat"
-_READ_ONLY = "inspect, verl, trl, slime, prime_rl"
+_READ_ONLY = "inspect, verl, trl, slime, prime_rl, otlp"
 _NUM_SHOWN = 5
 
 Model = Annotated[Path | None, typer.Option(help="Folder with the tokenizer; default: the shipped base.")]

@@ -95,13 +95,18 @@ def paired_differences(left: TaskVerdicts, right: TaskVerdicts) -> dict[str, flo
 def _sentence(names: tuple[str, str], difference: float, spread: Spread, place: str) -> str:
     """Return a sentence that claims a difference only when the interval excludes zero."""
     treatment, reference = stage_label(names[0]), stage_label(names[1])
-    interval = f"95 % interval {100 * spread.ci_low:+.1f} to {100 * spread.ci_high:+.1f}"
-    tail = f"on {place} ({100 * difference:+.1f} points, {interval})."
+    interval = f"95 % interval {signed_points(spread.ci_low)} to {signed_points(spread.ci_high)}"
+    tail = f"on {place} ({signed_points(difference)} points, {interval})."
     if spread.ci_low > 0.0:
         return f"{treatment} solves more than {reference} {tail}"
     if spread.ci_high < 0.0:
         return f"{treatment} solves less than {reference} {tail}"
     return f"No clear difference between {treatment} and {reference} {tail}"
+
+
+def signed_points(value: float) -> str:
+    """Format 0.135 as ``+13.5``, with a true minus sign."""
+    return f"{100 * value:+.1f}".replace("-", "−")
 
 
 def mcnemar_exact(num_only_left: int, num_only_right: int) -> float:

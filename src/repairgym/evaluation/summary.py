@@ -52,7 +52,7 @@ _OF_THE_LOOP = frozenset({"teacher", *(eval_phase(stage, MUTATIONS) for stage in
 """Phases that mark a run as the whole loop."""
 
 _KS = (2, 4, 8, 10, 16)
-_PARTS = ("generate", "tool", "grade")
+EPISODE_PARTS = ("generate", "tool", "grade")
 """Parts of an episode's time that follow each other (`Trajectory.durations_s`)."""
 OfficialVerdicts = dict[str, list[OfficialKind | None]]
 """Task id -> official verdicts of its samples."""
@@ -271,7 +271,7 @@ def _stage_results(
             num_official_undecided=sum(kinds.count("undecided") for kinds in official[phase].values()),
             num_tokens=sum(row.num_tokens for row in rows),
             num_sampled_tokens=sum(row.num_action_tokens for row in rows),
-            episode_s=sum(row.durations_s.get(name, 0.0) for row in rows for name in _PARTS),
+            episode_s=sum(row.durations_s.get(name, 0.0) for row in rows for name in EPISODE_PARTS),
             cpu_s=phases[phase].cpu_s if phase in phases else 0.0,
         )
 

@@ -38,6 +38,7 @@ def decide(executed: Executed, config: GradingConfig) -> Verdict:
     update = {
         "build": execution.build,
         "tests": dict(run.results) if run else {},
+        "is_stopped": bool(run and run.is_stopped),
         "main_error": error,
         "num_canaries": run.num_canaries if run else 0,
         "is_restored": kind is VerdictKind.PASSED and restores(task, executed.pinned.permitted.sources),

@@ -6,7 +6,6 @@ from zero; both axes have names; an empty input makes no figure.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -15,19 +14,19 @@ from repairgym.analysis.curves import GapPoint, Point
 from repairgym.analysis.episodes import ExploitCount
 from repairgym.analysis.selection import Abstention
 from repairgym.analysis.tables import Table, comparison_table, matrix_tables, rank_table, stage_table, table
-from repairgym.evaluation.matrix import Matrix, MatrixCell
+from repairgym.evaluation.matrix import Matrix
 from repairgym.evaluation.ranking import Place
 from repairgym.evaluation.significance import Comparison
 from repairgym.evaluation.stages import TREATMENT, stage_label
 from repairgym.evaluation.summary import StageResult
-from repairgym.report.charts import SMALL, WIDE, Axis, Curve, Dot, xy_plot
+from repairgym.report.charts import SMALL, WIDE, Axis, Curve, Dot, Row, Tile, row_plot, tile_plot, xy_plot
 from repairgym.report.svg import Margins, Plot, Range, nice_ticks, padded
 from repairgym.report.wording import interval, percent, percent_interval, points
 
 _WIDE_MARGINS = Margins(left=60)
 _MAX_DOTS = 60
 _ROW_HEIGHT = 30.0
-_ROW_MARGINS = Margins(left=270, top=8, bottom=44)
+_ROW_MARGINS = Margins(left=270, top=8, bottom=42)
 _MAX_NAME_CHARS = 38
 NUM_COLORS = 8
 
@@ -59,13 +58,11 @@ def stage_plot(results: Sequence[StageResult], title: str = "Pass@1 of the stage
     """Draw Pass@1 with its 95 % interval over tasks, one row per stage."""
     rows = []
     for result in results:
-        rate, css = result.pass_at_1, "main" if result.stage == TREATMENT else "other"
+        rate = result.pass_at_1
         tip = f"{percent(rate.value)} ({percent_interval(rate.ci_low, rate.ci_high)}), {rate.num_tasks} tasks"
         name, limits = stage_label(result.stage), (rate.ci_low, rate.ci_high)
-        rows.append(_IntervalRow(name, rate.value, limits, tip, percent(rate.value), css))
-    span = Range(0.0, min(1.0, max(0.05, max(row.interval[1] for row in rows) * 1.08)))
-    plot = _row_plot(rows, span, lambda tick: percent(tick, 0), "Pass@1")
-    svg = plot.render("Pass@1 with 95 % intervals for each stage")
+        rows.append(_interval_row(name, rate.value, limits, tip, percent(rate.value), result.stage == TREATMENT))
+    svg = _rate_rows(rows).render("Pass@1 with 95 % intervals for each stage")
     return Figure(title, "95 % intervals over tasks", svg, stage_table(results))
 
 
@@ -77,13 +74,17 @@ def difference_plot(comparisons: Sequence[Comparison]) -> Figure | None:
     for pair in comparisons:
         tip = f"{points(pair.difference)} points ({interval(pair.ci_low, pair.ci_high)}), {pair.num_tasks} tasks"
         name, limits = f"{stage_label(pair.treatment)} − {stage_label(pair.reference)}", (pair.ci_low, pair.ci_high)
-        css = "main" if pair.is_clear else "other"
-        rows.append(_IntervalRow(name, pair.difference, limits, tip, points(pair.difference), css))
-    span = padded([0.0, *(limit for row in rows for limit in row.interval)])
-    plot = _row_plot(
-        rows, span, lambda tick: points(tick).removesuffix(".0") if tick else "0", "difference of Pass@1 in points"
+        rows.append(_interval_row(name, pair.difference, limits, tip, points(pair.difference), pair.is_clear))
+    span = padded([0.0, *(limit for pair in comparisons for limit in (pair.ci_low, pair.ci_high))])
+    axis = Axis(
+        "difference of Pass@1 in points",
+        span,
+        nice_ticks(span, 6),
+        lambda tick: points(tick).removesuffix(".0") if tick else "0",
     )
-    svg = plot.render("Paired differences of Pass@1 in points with 95 % intervals")
+    svg = row_plot(rows, axis, _ROW_HEIGHT, _ROW_MARGINS._replace(right=76)).render(
+        "Paired differences of Pass@1 in points with 95 % intervals"
+    )
     return Figure("Paired differences", "95 % intervals over tasks", svg, comparison_table(comparisons))
 
 
@@ -94,43 +95,24 @@ def rank_plot(places: Sequence[Place], labels: Mapping[str, str], title: str) ->
         rate, ranks = place.pass_at_1, f"{place.rank_low}"
         ranks += f"–{place.rank_high}" if place.rank_high > place.rank_low else ""
         tip = f"{percent(rate.value)} ({percent_interval(rate.ci_low, rate.ci_high)}), rank {ranks}"
-        css = "main" if place.rank_low == 1 else "other"
         label, limits = labels.get(place.name, place.name), (rate.ci_low, rate.ci_high)
         label = label if len(label) <= _MAX_NAME_CHARS else f"{label[: _MAX_NAME_CHARS - 1]}…"
-        rows.append(_IntervalRow(label, rate.value, limits, tip, f"{percent(rate.value)}  rank {ranks}", css))
-    span = Range(0.0, min(1.0, max(0.05, max(row.interval[1] for row in rows) * 1.08)))
-    plot = _row_plot(rows, span, lambda tick: percent(tick, 0), "Pass@1", right=150)
-    return Figure(title, "95 % intervals over tasks", plot.render(title), rank_table(places, title))
+        words = f"{percent(rate.value)}  rank {ranks}"
+        rows.append(_interval_row(label, rate.value, limits, tip, words, place.rank_low == 1))
+    svg = _rate_rows(rows, right=150).render(title)
+    return Figure(title, "95 % intervals over tasks", svg, rank_table(places, title))
 
 
-class _IntervalRow(NamedTuple):
-    name: str
-    value: float
-    interval: tuple[float, float]
-    tip: str
-    label: str
-    css: str
+def _interval_row(name: str, value: float, interval: tuple[float, float], words: str, label: str, is_main: bool) -> Row:
+    return Row(name, "main" if is_main else "other", Dot(value, 0.0, words), interval, label)
 
 
-def _row_plot(
-    rows: Sequence[_IntervalRow], span: Range, label: Callable[[float], str], axis: str, right: float = 76
-) -> Plot:
-    """Return a plot with one value and its interval per row, and a heavy line at zero inside of the span."""
-    height = _ROW_HEIGHT * len(rows) + 58
-    margins = _ROW_MARGINS._replace(right=right)
-    plot = Plot((760, height), span, Range(len(rows), 0), margins)
-    plot.vertical_grid(nice_ticks(span, 6), label)
-    if span.low < 0:
-        zero = plot.x(0)
-        plot.element("line", x1=zero, x2=zero, y1=margins.top, y2=height - margins.bottom, css="zero")
-    for index, row in enumerate(rows):
-        y, (low, high) = plot.y(index + 0.5), row.interval
-        plot.text(margins.left - 12, y + 4, row.name, css=f"name {row.css}", anchor="end")
-        plot.element("line", x1=plot.x(low), x2=plot.x(high), y1=y, y2=y, css=f"whisker {row.css}")
-        plot.dot(row.value, index + 0.5, row.tip, f"dot {row.css}", radius=5)
-        plot.text(plot.width - margins.right + 12, y + 4, row.label, css=f"value {row.css}")
-    plot.axis_titles(axis)
-    return plot
+def _rate_rows(rows: Sequence[Row], right: float = 76) -> Plot:
+    """Return the rows of Pass@1 with an axis from zero."""
+    highest = max(row.interval[1] for row in rows if row.interval)
+    span = Range(0.0, min(1.0, max(0.05, highest * 1.08)))
+    axis = Axis("Pass@1", span, nice_ticks(span, 6), lambda tick: percent(tick, 0))
+    return row_plot(rows, axis, _ROW_HEIGHT, _ROW_MARGINS._replace(right=right))
 
 
 def curves(series: Iterable[Series]) -> list[Figure]:
@@ -231,32 +213,16 @@ def lines_plot(
 
 def heat_plot(matrix: Matrix) -> Figure:
     """Draw policies by environments: a darker tile means a higher Pass@1."""
-    left, top, width, height = 170.0, 30.0, 150.0, 52.0
-    size = (left + width * len(matrix.environments) + 10, top + height * len(matrix.policies) + 10)
-    plot = Plot(size, Range(0, 1), Range(0, 1))
     most = max((cell.pass_at_1.value for cell in matrix.cells), default=0.0) or 1.0
-    for column, environment in enumerate(matrix.environments):
-        plot.text(left + width * (column + 0.5), top - 10, environment, css="name other", anchor="middle")
-    for row, policy in enumerate(matrix.policies):
-        plot.text(left - 12, top + height * (row + 0.5) + 4, policy, css="name other", anchor="end")
-        for column, environment in enumerate(matrix.environments):
-            cell = matrix.cell(policy, environment)
-            if cell:
-                _draw_tile(plot, (left + width * column, top + height * row), (width, height), cell, most)
-    data = matrix_tables(matrix)[0]
-    return Figure(f"Matrix on {matrix.test_set}", "Pass@1, 95 % intervals", plot.render("Pass@1 of a matrix"), data)
-
-
-def _draw_tile(
-    plot: Plot, corner: tuple[float, float], size: tuple[float, float], cell: MatrixCell, most: float
-) -> None:
-    (x, y), (width, height), rate = corner, size, cell.pass_at_1
-    share = round(0.06 + 0.5 * rate.value / most, 3)
-    plot.element("rect", x=x + 2, y=y + 2, width=width - 4, height=height - 4, rx=5, opacity=share, css="tile")
-    plot.text(x + width / 2, y + height / 2, percent(rate.value), css="value main", anchor="middle")
-    plot.text(
-        x + width / 2, y + height / 2 + 15, percent_interval(rate.ci_low, rate.ci_high), css="label", anchor="middle"
-    )
+    tiles = {
+        (cell.policy, cell.environment): Tile(
+            rate.value / most, percent(rate.value), percent_interval(rate.ci_low, rate.ci_high)
+        )
+        for cell in matrix.cells
+        for rate in (cell.pass_at_1,)
+    }
+    svg = tile_plot(matrix.policies, matrix.environments, tiles).render("Pass@1 of a matrix")
+    return Figure(f"Matrix on {matrix.test_set}", "Pass@1, 95 % intervals", svg, matrix_tables(matrix)[0])
 
 
 def gap_plot(gap: Sequence[GapPoint]) -> Figure | None:

@@ -237,7 +237,7 @@ def _differing_settings(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str
     return [(name, values) for name, values in rows if len(set(values)) > 1]
 
 
-_FORMATS = ("percent", "points", "interval", "number", "seconds", "size")
+_FORMATS = ("percent", "points", "interval", "number", "seconds", "size", "dollars")
 
 
 def environment(*packages: str) -> Environment:

@@ -94,6 +94,7 @@ _MAX_TESTS = 500
 _THOUGHT = re.compile(r"\s*(?:<think>)?(?P<thought>.*?)</think>\s*(?P<action>.*)", re.DOTALL)
 _CALL = re.compile(r"```|<tool_call>|<function[=_]")
 _ROLE_MARKS = re.compile(r"<\|im_start\|>(?:system|user|assistant)\n?|<\|im_end\|>\n?|<\|endoftext\|>")
+NOT_RUN = "not run"
 _OUTCOMES = (TestOutcome.FAILED, TestOutcome.ERROR, TestOutcome.MISSING, TestOutcome.SKIPPED, TestOutcome.PASSED)
 
 
@@ -142,6 +143,8 @@ class TestLine:
     """``must be fixed``, ``must keep passing`` or empty."""
     is_visible: bool
     """The agent could run it."""
+    outcome: str
+    """``not run`` where the run had ended before."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,7 @@ class Reading:
     tests: tuple[TestLine, ...]
     num_tests: int
     num_tests_passed: int
+    num_tests_not_run: int
     is_shaded: bool
     """True when actions can be shaded by likelihood."""
 
@@ -201,6 +205,7 @@ def read(
         tests=tuple(tests[:max_tests]),
         num_tests=len(tests),
         num_tests_passed=sum(test.result.outcome is TestOutcome.PASSED for test in tests),
+        num_tests_not_run=sum(test.outcome == NOT_RUN for test in tests),
         is_shaded=tokens is not None and len(tokens[0]) > 0,
     )
 
@@ -263,6 +268,11 @@ def _tests(document: Document | Trajectory, task: Task | None) -> list[TestLine]
     roles |= dict.fromkeys(task.fail_to_pass, "must be fixed") if task else {}
     visible = frozenset(task.visible_tests) if task else frozenset()
     lines = [
-        TestLine(name, result, roles.get(name, ""), name in visible) for name, result in document.verdict.tests.items()
+        TestLine(name, result, roles.get(name, ""), name in visible, _outcome(result, document.verdict.is_stopped))
+        for name, result in document.verdict.tests.items()
     ]
     return sorted(lines, key=lambda line: (_OUTCOMES.index(line.result.outcome), line.name))
+
+
+def _outcome(result: TestResult, is_stopped: bool) -> str:
+    return NOT_RUN if is_stopped and result.outcome is TestOutcome.MISSING else result.outcome.value

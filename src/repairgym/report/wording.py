@@ -11,7 +11,7 @@ from repairgym.analysis.curves import GapTrend
 from repairgym.evaluation.accuracy import describe_accuracy
 from repairgym.evaluation.matrix import Matrix
 from repairgym.evaluation.pass_at_k import Estimate
-from repairgym.evaluation.significance import Comparison
+from repairgym.evaluation.significance import Comparison, signed_points
 from repairgym.evaluation.stages import (
     MUTATIONS,
     RELEASES,
@@ -40,7 +40,7 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 def points(value: float | None) -> str:
     """Format 0.135 as ``+13.5``, with a true minus sign; None is a dash."""
-    return "–" if value is None else f"{100 * value:+.1f}".replace("-", "−")
+    return "–" if value is None else signed_points(value)
 
 
 def interval(low: float | None, high: float | None) -> str:
@@ -68,10 +68,17 @@ def seconds(value: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def dollars(value: float) -> str:
+    """Format US dollars, small amounts with more digits."""
+    return f"${value:,.2f}" if value >= 1 else f"${value:.4f}"
+
+
 def size(num_bytes: float) -> str:
-    """Format bytes as MiB or GiB; 0 is a dash."""
+    """Format bytes as KiB, MiB or GiB; 0 is a dash."""
     if num_bytes <= 0:
         return "–"
+    if num_bytes < 2**20:
+        return f"{num_bytes / 2**10:.0f} KiB" if num_bytes >= 2**10 else "< 1 KiB"
     return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"
 
 

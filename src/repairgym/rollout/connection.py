@@ -19,16 +19,20 @@ from repairgym.errors import DiskFullError, InputError
 APPLICATION_ID = 0x5247594D
 """``RGYM`` in ASCII, in ``PRAGMA application_id``: distinguishes a run store from any other SQLite file."""
 _UNRELEASED_APPLICATION_ID = 0x4D454E44
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """In ``PRAGMA user_version``. 1 and 2 were never released. Version 3 has turns without a state (`Turn.state`), 3 and 4
-have no parents of branches, 3 to 5 no waits (`Turn.wait_s`): they are read as they are, and become version 6 where they
-are opened for writing."""
+have no parents of branches, 3 to 5 no waits (`Turn.wait_s`), 3 to 6 no prices: they are read as they are, and become
+version 7 where they are opened for writing."""
 _OLDEST_VERSION, _PARENTS_VERSION = 3, 5
 _PARENTS = (
     """CREATE TABLE parents (
         number INTEGER PRIMARY KEY REFERENCES trajectories (number) ON DELETE CASCADE,
         parent_id TEXT NOT NULL, num_turns INTEGER NOT NULL)""",
     "CREATE INDEX parents_by_id ON parents (parent_id)",
+)
+_COSTS = (
+    """CREATE TABLE costs (
+        number INTEGER PRIMARY KEY REFERENCES trajectories (number) ON DELETE CASCADE, usd REAL NOT NULL)""",
 )
 _TABLES = (
     """CREATE TABLE groups (
@@ -58,6 +62,7 @@ _TABLES = (
         number INTEGER PRIMARY KEY, time TEXT NOT NULL, phase TEXT NOT NULL, kind TEXT NOT NULL,
         message TEXT NOT NULL)""",
     *_PARENTS,
+    *_COSTS,
 )
 
 
@@ -87,7 +92,8 @@ def _make_tables(connection: sqlite3.Connection) -> None:
     try:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version != SCHEMA_VERSION:
-            for statement in () if version >= _PARENTS_VERSION else _PARENTS if version else _TABLES:
+            parents = _PARENTS if version < _PARENTS_VERSION else ()
+            for statement in (*parents, *_COSTS) if version else _TABLES:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -188,9 +194,9 @@ def _prepare(connection: sqlite3.Connection, path: Path, is_read_only: bool) -> 
         _make_tables(connection)
 
 
-def has_parents(connection: sqlite3.Connection) -> bool:
-    """Return False for a store of an older version that is open for reading."""
-    return bool(connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'parents'").fetchone()[0])
+def has_table(connection: sqlite3.Connection, name: str) -> bool:
+    """Return False for a table that a store of an older version, open for reading, does not have."""
+    return bool(connection.execute("SELECT count(*) FROM sqlite_master WHERE name = ?", (name,)).fetchone()[0])
 
 
 def _as_repairgym_error(error: sqlite3.OperationalError, path: Path) -> Exception:

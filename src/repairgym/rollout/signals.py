@@ -4,7 +4,6 @@ Reads and makes blobs. Invariants: `unpack_signals(pack_signals(x))` equals x bi
 first update that has something to store, so that a store without it is whole.
 """
 
-import sqlite3
 import zlib
 from dataclasses import dataclass, fields
 
@@ -59,8 +58,3 @@ def unpack_signals(blob: bytes) -> TokenSignals:
         stored, native = ("<i4", np.int32) if name in _INTEGERS else ("<f4", np.float32)
         arrays[name] = np.frombuffer(raw, stored, length, offset=4 * length * index).astype(native)
     return TokenSignals(**arrays)
-
-
-def has_signals(connection: sqlite3.Connection) -> bool:
-    """Return False for a store in which no update stored any."""
-    return bool(connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'signals'").fetchone()[0])

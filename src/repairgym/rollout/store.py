@@ -17,7 +17,7 @@ from typing import Any
 from repairgym.errors import InputError, Interrupted
 from repairgym.ledger import Parent
 from repairgym.records import Trajectory, VerdictKind
-from repairgym.rollout.connection import Listener, StoreConnection, has_parents, now, where
+from repairgym.rollout.connection import Listener, StoreConnection, has_table, now, where
 from repairgym.rollout.rows import (
     Document,
     Event,
@@ -61,6 +61,8 @@ class RunStore(StoreConnection):
             if (parent := trajectory.parent) is not None:
                 values = (number, parent.trajectory_id, parent.num_turns)
                 connection.execute("INSERT INTO parents VALUES (?, ?, ?)", values)
+            if trajectory.cost_usd:
+                connection.execute("INSERT INTO costs VALUES (?, ?)", (number, trajectory.cost_usd))
         return True
 
     def _is_stored(self, row: Mapping[str, Any]) -> bool:
@@ -168,7 +170,7 @@ class RunStore(StoreConnection):
 
     def parent_of(self, trajectory_id: str) -> Parent | None:
         """Return what a trajectory begins with; None: it is no branch."""
-        if not has_parents(self._connection):
+        if not has_table(self._connection, "parents"):
             return None
         query = "SELECT parent_id, parents.num_turns FROM parents JOIN trajectories USING (number) WHERE id = ?"
         rows = self._fetch(query, (trajectory_id,))

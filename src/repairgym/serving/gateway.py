@@ -161,6 +161,7 @@ class EpisodeModel(ServedModel):
                 action_span=sample.action,
                 generate_s=elapsed_s,
                 wait_s=generation.queue_s,
+                cost_usd=generation.cost_usd,
             )
         )
 

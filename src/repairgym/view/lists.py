@@ -17,7 +17,9 @@ from urllib.parse import urlencode
 from pydantic import Field, ValidationError
 
 from repairgym.errors import InputError
+from repairgym.evaluation.summary import EPISODE_PARTS
 from repairgym.records import Record, Split, StopReason, VerdictKind
+from repairgym.rollout.connection import has_table
 from repairgym.rollout.rows import TrajectoryRow
 from repairgym.rollout.store import RunStore
 
@@ -27,7 +29,8 @@ TOO_LARGE = 1 << 62
 """Just below the largest number of SQLite."""
 COUNTED = ("phase", "step", "verdict", "split", "policy_id", "stop_reason")
 """Filters whose matches `RunCounts` knows without a query."""
-_SECONDS = "(SELECT total(value) FROM json_each(durations_s))"
+_SECONDS = f"(SELECT total(value) FROM json_each(durations_s) WHERE key IN {EPISODE_PARTS})"
+_PRICED = "number IN (SELECT number FROM costs WHERE usd {} ?)"
 _CONDITIONS = {name: f"{name} = ?" for name in (*COUNTED, "group_id", "task_id")} | {
     "min_step": "step >= ?",
     "max_step": "step <= ?",
@@ -37,6 +40,8 @@ _CONDITIONS = {name: f"{name} = ?" for name in (*COUNTED, "group_id", "task_id")
     "max_tokens": "num_tokens <= ?",
     "min_seconds": f"{_SECONDS} >= ?",
     "max_seconds": f"{_SECONDS} <= ?",
+    "min_usd": _PRICED.format(">="),
+    "max_usd": _PRICED.format("<="),
 }
 _SEARCHED = ("id", "task_id", "reason")
 
@@ -59,8 +64,11 @@ class TrajectoryFilter(Record):
     min_tokens: int | None = Field(None, ge=0, lt=TOO_LARGE)
     max_tokens: int | None = Field(None, ge=0, lt=TOO_LARGE)
     min_seconds: int | None = Field(None, ge=0, lt=TOO_LARGE)
-    """Of all stages of the episode together, waits included."""
+    """Of the parts of an episode that follow each other, without the wait for a place."""
     max_seconds: int | None = Field(None, ge=0, lt=TOO_LARGE)
+    min_usd: float | None = Field(None, ge=0, allow_inf_nan=False)
+    """Price of the answers, for models that have one; those without match neither bound."""
+    max_usd: float | None = Field(None, ge=0, allow_inf_nan=False)
     q: str = ""
     """Part of the id, the task or the reason of the verdict; ASCII case is ignored."""
     text: str = ""
@@ -83,7 +91,7 @@ class TrajectoryFilter(Record):
         """Return the SQL condition over ``trajectories`` (all but ``text``) and its values."""
         given = {name: value for name, value in self.narrowing().items() if name in _CONDITIONS}
         parts = [_CONDITIONS[name] for name in given]
-        values = [value if isinstance(value, int) else str(value) for value in given.values()]
+        values = [value if isinstance(value, int | float) else str(value) for value in given.values()]
         if self.q:
             parts.append("(" + " OR ".join(f"{column} LIKE ? ESCAPE '!'" for column in _SEARCHED) + ")")
             escaped = re.sub("([!%_])", r"!\1", self.q)
@@ -127,8 +135,12 @@ _ORDERS: dict[Order, tuple[tuple[str, ...], str]] = {
     "most_tokens": (("num_tokens", "number"), "DESC"),
 }
 CHOSEN = "number IN (SELECT value FROM json_each(?))"
-SEARCH_BUDGET_S = 0.7
-"""Time after which a text search returns its matches so far."""
+SEARCH_BUDGET_S = 0.12
+"""Processor time after which a text search returns its matches so far."""
+FOLDING = re.compile(
+    rb"\\u(?:00df|0130|0149|017f|01f0|1e96|1e97|1e98|1e99|1e9a|1e9e|212a|fb00|fb01|fb02|fb03|fb04|fb05|fb06)"
+)
+"""Letters that case folding turns into ASCII ones, such as the sign of kelvin, as JSON escapes them."""
 _CHUNK = 64
 _MAX_COUNTED = 10_000
 Key = tuple[int, ...]
@@ -161,6 +173,8 @@ class TrajectoryLists(RunStore):
 
     def _condition(self, wanted: TrajectoryFilter) -> tuple[str, list[Any]]:
         condition, values = wanted.sql()
+        if not {"min_usd", "max_usd"}.isdisjoint(wanted.narrowing()) and not has_table(self._connection, "costs"):
+            return "0", []
         if self.chosen is None:
             return condition, values
         return f"{condition} AND {CHOSEN}", [*values, json.dumps(sorted(self.chosen))]
@@ -185,30 +199,37 @@ class TrajectoryLists(RunStore):
         self, wanted: TrajectoryFilter, size: int, key: Key | None, is_backward: bool, budget_s: float
     ) -> EntryPage:
         """Return rows with matching text: read from ``key`` until the page is full or the time is over."""
-        deadline = time.monotonic() + budget_s
-        matching: list[Entry] = []
+        deadline = time.thread_time() + budget_s
+        columns, _ = _ORDERS[wanted.order]
+        numbers: list[int] = []
         num_searched, cursor = 0, key
         while True:
-            chunk = self._slice(wanted, _CHUNK, cursor, is_backward)
-            for entry in chunk:
+            chunk = self._rows((*columns, "document"), wanted, _CHUNK, cursor, is_backward)
+            for *place, blob in chunk:
                 num_searched += 1
-                cursor = _key_of(entry, wanted.order)
-                if self._matches(entry.number, wanted.text):
-                    matching.append(entry)
-                if len(matching) == size or time.monotonic() > deadline:
-                    page = _paged(matching, wanted.order, key, is_backward, True, end=cursor)
-                    return page._replace(is_cut=len(matching) < size, num_searched=num_searched)
+                cursor = tuple(place)
+                if _matches(blob, wanted.text):
+                    numbers.append(cursor[-1])
+                if len(numbers) == size or time.thread_time() > deadline:
+                    page = _paged(self._entries(numbers), wanted.order, key, is_backward, True, end=cursor)
+                    return page._replace(is_cut=len(numbers) < size, num_searched=num_searched)
             if len(chunk) < _CHUNK:
-                return _paged(matching, wanted.order, key, is_backward, False)._replace(num_searched=num_searched)
+                page = _paged(self._entries(numbers), wanted.order, key, is_backward, False)
+                return page._replace(num_searched=num_searched)
 
-    def _matches(self, number: int, text: str) -> bool:
-        (blob,) = self._fetch("SELECT document FROM documents WHERE number = ?", (number,))[0]
-        try:
-            return _holds(json.loads(zlib.decompress(blob)), text.casefold())
-        except (zlib.error, ValueError, RecursionError):
-            return False
+    def _entries(self, numbers: Sequence[int]) -> list[Entry]:
+        """Return the rows of these numbers, in their order."""
+        rows = self._fetch(f"{SELECT} WHERE number IN (SELECT value FROM json_each(?))", (json.dumps(numbers),))
+        entries = {entry.number: entry for entry in map(to_entry, rows)}
+        return [entries[number] for number in numbers]
 
     def _slice(self, wanted: TrajectoryFilter, size: int, key: Key | None, is_backward: bool) -> list[Entry]:
+        return [to_entry(row) for row in self._rows(COLUMNS, wanted, size, key, is_backward)]
+
+    def _rows(
+        self, selected: Sequence[str], wanted: TrajectoryFilter, size: int, key: Key | None, is_backward: bool
+    ) -> list[tuple[Any, ...]]:
+        """Return columns of up to ``size`` rows from ``key`` on; ``document`` is one of another table."""
         condition, values = self._condition(wanted)
         columns, direction = _ORDERS[wanted.order]
         if is_backward:
@@ -221,8 +242,9 @@ class TrajectoryLists(RunStore):
             condition += f" AND ({', '.join(columns)}) {comparison} ({', '.join('?' * len(key))})"
             values += key
         order = ", ".join(f"{column} {direction}" for column in columns)
-        rows = self._fetch(f"{SELECT} WHERE {condition} ORDER BY {order} LIMIT ?", [*values, size])
-        return [to_entry(row) for row in rows]
+        source = "trajectories JOIN documents USING (number)" if "document" in selected else "trajectories"
+        query = f"SELECT {', '.join(selected)} FROM {source} WHERE {condition} ORDER BY {order} LIMIT ?"
+        return self._fetch(query, [*values, size])
 
     def count(self, wanted: TrajectoryFilter) -> tuple[int, bool]:
         """Count the matches of all conditions but the text, up to a bound; also return whether there are more."""
@@ -290,6 +312,19 @@ def _paged(
     if not is_backward:
         return EntryPage(rows, before=_key_of(rows[0], order) if start and rows else start, after=beyond)
     return EntryPage(rows[::-1], before=beyond, after=_key_of(rows[0], order) if rows else start)
+
+
+def _matches(blob: bytes, text: str) -> bool:
+    """Return True when a string of a stored document holds ``text``, whatever the case of its letters."""
+    try:
+        raw = zlib.decompress(blob)
+        # Most documents end here, unparsed.
+        is_plain = text.isascii() and not FOLDING.search(raw)
+        if is_plain and json.dumps(text)[1:-1].lower().encode() not in raw.lower():
+            return False
+        return _holds(json.loads(raw), text.casefold())
+    except (zlib.error, ValueError, RecursionError):
+        return False
 
 
 def _holds(content: Any, text: str) -> bool:

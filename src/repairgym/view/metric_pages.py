@@ -162,10 +162,8 @@ class MetricPages:
         charts, constants = [], []
         for name in names:
             lines = _lines([run, *others], view, name, _SMALL_POINTS)
-            values = {value for line in lines for point in line.points for value in (point.low, point.high)}
-            num_points = sum(len(line.points) for line in lines)
-            if len(values) == 1 and (num_points > 1 or not any(values)):
-                constants.append((name, values.pop()))
+            if (value := only_value(lines)) is not None:
+                constants.append((name, value))
             elif chart := draw(name, lines, axis=view.x, smoothing=view.smooth, is_log=view.log):
                 charts.append(chart)
         return charts, constants
@@ -177,12 +175,24 @@ def main_phase(reader: RunReader) -> str:
     return RL if RL in phases else phases[-1] if phases else ""
 
 
-def key_charts(run: OpenRun) -> list[tuple[Chart, str]]:
-    """Return the key curves of the main phase, each with the address of its large chart."""
+def only_value(lines: Sequence[Line]) -> float | None:
+    """Return the value of a metric that has one only: words say as much as a chart of it."""
+    values = {value for line in lines for point in line.points for value in (point.low, point.high)}
+    return values.pop() if len(values) == 1 else None
+
+
+def key_charts(run: OpenRun) -> tuple[list[tuple[Chart, str]], list[tuple[str, float, str]]]:
+    """Return the key curves of the main phase with their addresses, and titles and values of those with one value."""
     view = MetricView(phase=main_phase(run.reader))
     names = key_metrics(run.reader.metric_names(view.phase)) if view.phase else []
-    drawn = [draw(name, _lines([run], view, name, _SMALL_POINTS), size=SMALL) for name in names]
-    return [(chart, view.url(run, name=chart.name)) for chart in drawn if chart]
+    charts, values = [], []
+    for name in names:
+        lines, url = _lines([run], view, name, _SMALL_POINTS), view.url(run, name=name)
+        if (value := only_value(lines)) is not None:
+            values.append((title_of(name), value, url))
+        elif chart := draw(name, lines, size=SMALL):
+            charts.append((chart, url))
+    return charts, values
 
 
 def _names(runs: Sequence[OpenRun], phase: str) -> list[str]:

@@ -99,7 +99,7 @@ class RunPages:
         """One run: state, alarms, key curves, phases, circumstances, events."""
         with self._site.opened(request) as run:
             count, events = run.counts.total(), run.reader.events()
-            keys = key_charts(run)
+            keys, key_values = key_charts(run)
             return run.page(
                 "run.html.j2",
                 count=count,
@@ -108,11 +108,12 @@ class RunPages:
                 sentence=sentence_of(run.viewed),
                 phases=phase_cards(run),
                 key_charts=keys,
+                key_values=key_values,
                 key_phase=main_phase(run.reader),
-                charts=[] if keys else _charts(run.counts),
+                charts=[] if keys or key_values else _charts(run.counts),
                 read_first=_read_first(run),
                 setup=read_setup(run.viewed.folder),
-                cost=cost_of(run.reader.phases(), count.num_tokens),
+                cost=cost_of(run.reader.phases(), count.num_tokens, run.reader.cost_usd()),
                 alarms=[event for event in events if event.kind.startswith(ALARM_PREFIX)],
                 events=events[: -_MAX_EVENTS - 1 : -1],
                 has_report=(run.viewed.folder / REPORT_FILE).is_file(),
@@ -121,7 +122,7 @@ class RunPages:
     def setup(self, request: Request) -> HTMLResponse:
         """The circumstances of a run: calls, settings, log, checkpoints, disk."""
         with self._site.opened(request) as run:
-            cost = cost_of(run.reader.phases(), run.counts.total().num_tokens)
+            cost = cost_of(run.reader.phases(), run.counts.total().num_tokens, run.reader.cost_usd())
             setup = read_setup(run.viewed.folder)
             return run.page("setup.html.j2", "Setup and log", setup=setup, cost=cost, state=run.state)
 

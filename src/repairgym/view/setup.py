@@ -41,6 +41,8 @@ class Cost:
     cpu_s: float
     peak_rss_bytes: int
     num_tokens: int
+    usd: float
+    """Of answers of models that have a price."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def text_files(folder: Path) -> list[str]:
     return [*config_files(folder), *(name for name in (LOG_FILE, SUMMARY_FILE) if (folder / name).is_file())]
 
 
-def cost_of(phases: Sequence[PhaseRow], num_tokens: int) -> Cost:
+def cost_of(phases: Sequence[PhaseRow], num_tokens: int, usd: float) -> Cost:
     """Return the cost of a run; phases within the time of another are part of it."""
     outer = [row for row in phases if not any(_is_within(row, other) for other in phases)]
     return Cost(
@@ -97,6 +99,7 @@ def cost_of(phases: Sequence[PhaseRow], num_tokens: int) -> Cost:
         cpu_s=sum(row.cpu_s for row in outer),
         peak_rss_bytes=max((row.peak_rss_bytes for row in phases), default=0),
         num_tokens=num_tokens,
+        usd=usd,
     )
 
 

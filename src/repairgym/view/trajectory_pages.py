@@ -19,6 +19,7 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 
 from repairgym.analysis.behavior import group_by
 from repairgym.errors import InputError
+from repairgym.evaluation.summary import EPISODE_PARTS
 from repairgym.records import Task
 from repairgym.report.html import REPORT_FILE
 from repairgym.report.reading import MAX_TURNS, Diff, read, read_diff, split_thought
@@ -81,6 +82,7 @@ class TrajectoryPages:
                 group=group,
                 members=reader.members(group),
                 parent=reader.parent(entry),
+                price_usd=reader.cost_usd(entry.number),
                 tree=tree_of(reader, entry),
                 review=read_reviews(viewed.folder).get(entry.row.id),
                 statuses=STATUSES,
@@ -88,6 +90,7 @@ class TrajectoryPages:
                 after=after,
                 place=reader.place(wanted, entry, known.num if known else None),
                 timeline=waterfall(document.turns, entry.row.durations_s) if document else "",
+                time_s=sum(entry.row.durations_s.get(name, 0.0) for name in EPISODE_PARTS),
                 max_turns=MAX_TURNS,
             )
 

@@ -28,7 +28,6 @@ from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError, InputError
 from repairgym.inference.chat_template import Message
 from repairgym.inference.renderer import ChatRenderer
-from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.learning.samples import policy_sample, supervised_sample
 from repairgym.records import StopReason, Task, Trajectory, VerdictKind
 from repairgym.rollout.jobs import make_group
@@ -50,11 +49,6 @@ CALLING = ExchangeTrajectory(
     model="tiny",
     is_resolved=True,
 )
-
-
-@pytest.fixture(scope="module")
-def renderer() -> ChatRenderer:
-    return ChatRenderer(train_tokenizer(["user assistant edit test undo submit"] * 9, 400, 40))
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from urllib.parse import quote
 from repairgym.bridges.trajectories.base import Document, ExchangeTrajectory, FormatError, TrajectoryFormat, full_text
 from repairgym.bridges.trajectories.dumps import keep_dumped_tokens, slime_samples
 from repairgym.bridges.trajectories.formats import FORMATS, detect_format
+from repairgym.bridges.trajectories.span_reader import is_spans, traces_of
 from repairgym.config.commands import GradeCommandConfig
 from repairgym.config.loading import load_config
 from repairgym.errors import ConfigError, InputError, install_hint
@@ -105,14 +106,21 @@ def _documents(path: Path) -> Iterator[tuple[str, str, Document | None]]:
         name = name.removesuffix(suffix)
     if path.suffix != _LINES:
         document = _object(text)
+        if document and is_spans(document):
+            traces = traces_of([document])
+            yield from ((f"{path}, trace {trace_id}", trace_id, trace) for trace_id, trace in traces.items())
+            return
         if document and {"eval", "samples"} <= set(document):
             yield from ((f"{path}, sample {sample['id']}", name, sample) for sample in document["samples"] or ())
             return
         yield str(path), path.parent.name if name == "trajectory" else name, document
         return
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            yield f"{path}, line {number}", f"{name}-{number}", _object(line)
+    lines = [(number, _object(line)) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    traces = traces_of(document for _, document in lines if document and is_spans(document))
+    yield from ((f"{path}, trace {trace_id}", trace_id, trace) for trace_id, trace in traces.items())
+    for number, document in lines:
+        if not is_spans(document):
+            yield f"{path}, line {number}", f"{name}-{number}", document
 
 
 def _rows(path: Path) -> Iterator[tuple[str, str, Document]]:
@@ -220,7 +228,8 @@ def to_trajectory(
 
 def _encode(imported: ExchangeTrajectory, renderer: ChatRenderer, ledger: LedgerBuilder) -> list[Turn]:
     """Append the text to ``ledger`` as tokens of the tokenizer at hand; return its turns."""
-    ledger.append_context(renderer.conversation_ids(imported.opening))
+    if imported.opening:  # a trace may hold answers only
+        ledger.append_context(renderer.conversation_ids(imported.opening))
     turns: list[Turn] = []
     for number, step in enumerate(imported.steps):
         text = full_text(step)

@@ -7,7 +7,8 @@ ATIF is Harbor's trajectory format (versions 1.0 to 1.8)::
 SWE-agent's ``.traj`` has steps, the messages sent, and the result: ``{"trajectory": [...], "history": [...],
 "info": {...}}``. mini-swe-agent's ``.traj.json`` (1 and 1.1) and chat messages for SFT (SWE-smith's rows and others)
 hold one message list: ``{"messages": [...], ...}``. Only read: samples of Inspect's logs, verl's dumps of rollouts,
-TRL's logs of completions (the last two are one text each, whatever turns it has), and slime's and prime-rl's (`dumps`).
+TRL's logs of completions (the last two are one text each, whatever turns it has), slime's and prime-rl's (`dumps`),
+and OpenTelemetry's spans (`span_reader`).
 """
 
 import json
@@ -24,6 +25,7 @@ from repairgym.bridges.trajectories.base import (
     TrajectoryFormat,
 )
 from repairgym.bridges.trajectories.dumps import is_prime_rl, is_slime, read_prime_rl, read_slime
+from repairgym.bridges.trajectories.span_reader import is_trace, read_trace
 from repairgym.inference.chat_template import Message
 
 _ATIF_VERSION = "ATIF-v1.6"
@@ -416,6 +418,7 @@ FORMATS = {
         TrajectoryFormat("trl", ".parquet", _is_trl, None, _reader_of_texts("trl", "prompt", "completion")),
         TrajectoryFormat("slime", ".pt", is_slime, None, read_slime),
         TrajectoryFormat("prime_rl", ".jsonl", is_prime_rl, None, read_prime_rl),
+        TrajectoryFormat("otlp", ".jsonl", is_trace, None, read_trace),
         TrajectoryFormat("chat", ".jsonl", _is_chat, _write_chat, _read_chat),
     )
 }
