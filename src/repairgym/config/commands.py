@@ -319,6 +319,29 @@ class ExploitStudyConfig(Record):
     """By default without gates, the subject of the study. Turn them on to see the gap close."""
 
 
+class ChangesConfig(Record):
+    """`repairgym train changes`: small changes of functions in the histories of git repositories."""
+
+    repositories: tuple[str, ...] = ()
+    """Paths or URLs for git, each of another project; ``--preset changes`` names well-known ones."""
+    max_commits: PositiveInt = 20_000
+    """Newest commits read of each repository, merges not counted."""
+    max_files: PositiveInt = 8
+    """Python files of a commit; larger ones mostly rename or reformat."""
+    max_hunks: PositiveInt = 3
+    """Places in a function that change."""
+    max_changed_lines: PositiveInt = 8
+    """Removed and added lines of a function."""
+    max_code_lines: PositiveInt = 40
+    """Lines of a function, docstring and blank lines not counted."""
+    max_chars: PositiveInt = 2000
+    """Characters of a function."""
+    max_changes: PositiveInt = 3000
+    """Changes of each repository: those of fixes first, newest first."""
+    num_workers: PositiveInt = 2
+    """Processes, one repository each."""
+
+
 class DataFilesConfig(Record):
     """Files that `repairgym analyze` and `repairgym report --data` write next to the report."""
 
