@@ -96,9 +96,9 @@ def changes(
     out: Annotated[Path, typer.Argument(help="File of JSON lines to make; its manifest is put next to it.")],
     config: ChangesConfig,
 ) -> None:
-    """Collect small changes of functions from git histories, to pre-train on; an interrupted call resumes.
+    """Collect small changes of functions between releases, to pre-train on; an interrupted call resumes.
 
-    Example: repairgym train changes changes.jsonl --preset changes max_changes=500
+    Example: repairgym train changes changes.jsonl --preset changes num_releases=4
     """
     from repairgym.cli.display import ProgressDisplay
     from repairgym.pretraining.change_corpus import collect_changes, held_out_texts
@@ -109,7 +109,7 @@ def changes(
         counts = collect_changes(config, out, held_out_texts(LayerStore()), progress)
     for name, reason in counts.failed.items():
         typer.echo(f"left out: {name}: {reason}")
-    typer.echo(f"{counts.num_changes} changes ({counts.num_fixes} of fixes) of {counts.num_repositories} repositories: {out}")
+    typer.echo(f"{counts.num_changes} changes of {counts.num_packages} packages: {out}")
 
 
 @app.command()

@@ -320,14 +320,14 @@ class ExploitStudyConfig(Record):
 
 
 class ChangesConfig(Record):
-    """`repairgym train changes`: small changes of functions in the histories of git repositories."""
+    """`repairgym train changes`: small changes of functions between releases of packages."""
 
-    repositories: tuple[str, ...] = ()
-    """Paths or URLs for git, each of another project; ``--preset changes`` names well-known ones."""
-    max_commits: PositiveInt = 20_000
-    """Newest commits read of each repository, merges not counted."""
-    max_files: PositiveInt = 8
-    """Python files of a commit; larger ones mostly rename or reformat."""
+    packages: tuple[str, ...] = ()
+    """Names on the package index; ``--preset changes`` names some of this project's own dependencies."""
+    num_releases: int = Field(default=12, ge=2)
+    """Newest final releases of each package; those next to one another are compared."""
+    max_archive_mib: PositiveFloat = 8.0
+    """Larger source distributions are left out."""
     max_hunks: PositiveInt = 3
     """Places in a function that change."""
     max_changed_lines: PositiveInt = 8
@@ -336,10 +336,10 @@ class ChangesConfig(Record):
     """Lines of a function, docstring and blank lines not counted."""
     max_chars: PositiveInt = 2000
     """Characters of a function."""
-    max_changes: PositiveInt = 3000
-    """Changes of each repository: those of fixes first, newest first."""
+    num_downloads: PositiveInt = 4
+    """Archives of a package that are fetched at the same time."""
     num_workers: PositiveInt = 2
-    """Processes, one repository each."""
+    """Processes, one package each."""
 
 
 class DataFilesConfig(Record):

@@ -1,30 +1,31 @@
-"""The corpus of function changes: many repositories, one file of JSON lines, and what is held out.
+"""The corpus of function changes: releases of packages, one file of JSON lines, and what is held out.
 
-Reads git repositories (`ChangesConfig.repositories`); makes ``OUT`` (one `FunctionChange` a line, sorted), its manifest
-``OUT.manifest.json`` and, until the end, ``OUT.parts``, from which a stopped call goes on. Guarantees: no repository, folder
-or module bears a name of `held_out_names`, no text equals a function of a held-out package, and no change appears twice
-or in both directions.
+Reads source distributions of the packages of a `ChangesConfig`, through the layer store; makes ``OUT`` (one
+`FunctionChange` a line, sorted), its manifest ``OUT.manifest.json`` and, until the end, ``OUT.parts``, from which a
+stopped call goes on. Guarantees: no package, folder or module bears a name of `held_out_names`, no text equals a
+function of a held-out package, and no change appears twice or in both directions.
 """
 
 import hashlib
 import json
 import multiprocessing
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from itertools import islice
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from repairgym.config.commands import ChangesConfig
-from repairgym.errors import InputError, RepairGymError
-from repairgym.pretraining.changes import FunctionChange, function_texts, normalized_name, repository_changes
+from repairgym.errors import InputError, PackageNotFoundError, RepairGymError, TaskError
+from repairgym.pretraining.changes import FunctionChange, function_texts, normalized_name, release_changes
 from repairgym.pretraining.corpus import function_digest
 from repairgym.process_pool import end_with_parent
 from repairgym.tasks.layers.atomic_write import written_whole
 from repairgym.tasks.layers.catalogue import Package, load_catalogue
-from repairgym.tasks.layers.repositories import GitRepository
+from repairgym.tasks.layers.package_index import PackageIndex, Sdist
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.training.run import Progress, no_progress
 
@@ -37,17 +38,16 @@ SWE_BENCH = (
 )  # fmt: skip
 """The projects of SWE-bench (arXiv 2310.06770, table 12 of its appendix)."""
 OTHER_NAMES = ("jinja", "jwt", "lark-parser", "sklearn", "flask-httpauth", "mpl-toolkits")
-"""Names of the same projects' repositories and modules."""
+"""Names of the same projects' modules and other distributions."""
 
 
 class ChangeCounts(NamedTuple):
     """What a corpus holds."""
 
     num_changes: int
-    num_fixes: int
-    num_repositories: int
+    num_packages: int
     failed: dict[str, str]
-    """Repository that was left out -> why."""
+    """Package that was left out -> why."""
 
 
 def held_out_packages() -> dict[str, Package]:
@@ -68,7 +68,7 @@ def held_out_texts(layers: LayerStore) -> frozenset[str]:
     """
     packages = [package for package in held_out_packages().values() if package.split != "train"]
     trees = [layers.tree(package.sdist(version)) for package in packages for version in package.sdists]
-    digests = set()
+    digests: set[str] = set()
     for path in (path for tree in trees for path in tree.rglob("*.py") if path.is_file()):
         digests.update(map(function_digest, function_texts(path.read_text(encoding="utf-8", errors="replace"))))
     return frozenset(digests)
@@ -77,24 +77,24 @@ def held_out_texts(layers: LayerStore) -> frozenset[str]:
 def collect_changes(
     config: ChangesConfig, out: Path, excluded: frozenset[str], progress: Progress = no_progress
 ) -> ChangeCounts:
-    """Write the corpus of ``config.repositories`` to ``out``, without functions of the digests ``excluded``.
+    """Write the corpus of ``config.packages`` to ``out``, without functions of the digests ``excluded``.
 
-    A repository that git cannot read is left out. InputError if one is held out, or none can be read.
+    A package that cannot be fetched is left out. InputError if one is held out, or none can be fetched.
     """
-    names = _checked_names(config.repositories)
+    if held_out := sorted(name for name in config.packages if normalized_name(name) in held_out_names()):
+        raise InputError(f"{', '.join(held_out)}: tasks are made from it, or SWE-bench's are; take it out of packages")
     folder = out.with_name(f"{out.name}.parts")
-    parts, failed = _extract_all(config, names, folder, progress)
+    parts, failed = _extract_all(config, folder, progress)
     if not parts:
-        raise InputError(f"no repository can be read: {failed or 'none is named; set repositories, or --preset changes'}")
-    changes = sorted(_selected((parts[name] for name in names.values() if name in parts), excluded), key=_place)
+        raise InputError(f"no package can be fetched: {failed or 'none is named; set packages, or --preset changes'}")
+    changes = sorted(_selected((part for _, part in sorted(parts.items())), excluded), key=_place)
     content = b"".join(change.model_dump_json().encode() + b"\n" for change in changes)
-    counts = ChangeCounts(len(changes), sum(change.is_fix for change in changes), len(parts), failed)
+    counts = ChangeCounts(len(changes), len(parts), failed)
     manifest = {
         "sha256": hashlib.sha256(content).hexdigest(),
         "config": config.model_dump(mode="json"),
         **counts._asdict(),
-        "commits": {name: part.stem.rpartition("-")[2] for name, part in sorted(parts.items())},
-        "changes": dict(sorted(Counter(change.package for change in changes).items())),
+        "changes": _changes_of_releases(changes),
         "held_out": {"names": sorted(held_out_names()), "num_function_digests": len(excluded)},
     }
     with written_whole(out) as stream:
@@ -105,52 +105,65 @@ def collect_changes(
     return counts
 
 
+def _changes_of_releases(changes: Iterable[FunctionChange]) -> dict[str, dict[str, int]]:
+    """Return package -> ``BEFORE..AFTER`` -> number of changes."""
+    numbers: dict[str, Counter[str]] = defaultdict(Counter)
+    for change in changes:
+        numbers[change.package][f"{change.version_before}..{change.version_after}"] += 1
+    return {package: dict(versions) for package, versions in numbers.items()}
+
+
 def _place(change: FunctionChange) -> tuple[str, str, str, str]:
     return change.package, change.path, change.name, change.version_after
 
 
-def _checked_names(urls: Iterable[str]) -> dict[str, str]:
-    """Return URL -> name of its project; InputError for a project that is held out, or is named twice."""
-    names = {url: url.rstrip("/").removesuffix(".git").rpartition("/")[2] for url in urls}
-    if held_out := sorted(name for name in names.values() if normalized_name(name) in held_out_names()):
-        raise InputError(f"{', '.join(held_out)}: tasks are made from it, or SWE-bench's are; take it out of repositories")
-    if twice := [name for name, number in Counter(names.values()).items() if number > 1]:
-        raise InputError(f"{', '.join(twice)}: repositories of one name cannot be told apart; leave one out")
-    return names
-
-
-def _extract_all(
-    config: ChangesConfig, names: dict[str, str], folder: Path, progress: Progress
-) -> tuple[dict[str, Path], dict[str, str]]:
-    """Extract all repositories; return name -> file of changes, and name -> why it failed."""
+def _extract_all(config: ChangesConfig, folder: Path, progress: Progress) -> tuple[dict[str, Path], dict[str, str]]:
+    """Extract all packages; return name -> file of changes, and name -> why it failed."""
     parts, failed = {}, {}
     spawning = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(config.num_workers, spawning, end_with_parent) as executor:
-        tasks = {executor.submit(_extract, url, name, config, folder): name for url, name in names.items()}
+        tasks = {executor.submit(_extract, name, config, folder): name for name in config.packages}
         for number, task in enumerate(as_completed(tasks), 1):
             name = tasks[task]
             try:
                 parts[name] = task.result()
-                progress("repositories", number, len(tasks), name)
+                progress("packages", number, len(tasks), name)
             except RepairGymError as error:
                 failed[name] = str(error)
-                progress("repositories", 0, 0, f"{name} is left out: {error}")
+                progress("packages", 0, 0, f"{name} is left out: {error}")
     return parts, failed
 
 
-def _extract(url: str, name: str, config: ChangesConfig, folder: Path) -> Path:
-    """Return the file of a repository's changes, made in this or an earlier call."""
-    repository = GitRepository.open(url, LayerStore())
-    commit = repository.resolve("HEAD")
-    settings = config.model_dump_json(exclude={"repositories", "num_workers"})
-    digest = hashlib.sha256(f"{PARTS_FORMAT}:{settings}".encode()).hexdigest()
-    part = folder / f"{name}-{digest[:12]}-{commit[:12]}.jsonl"
-    if not part.exists():
-        changes = repository_changes(repository, name, config, held_out_names())
-        with written_whole(part) as stream:
-            for change in islice(changes, config.max_changes):
+def _extract(name: str, config: ChangesConfig, folder: Path) -> Path:
+    """Return the file of a package's changes, made in this or an earlier call."""
+    index = PackageIndex()
+    sdists = index.sdists(name)[: config.num_releases]
+    settings = config.model_dump_json(exclude={"packages", "num_workers", "num_downloads"})
+    pins = ",".join(sdist.sha256 for sdist in sdists)
+    digest = hashlib.sha256(f"{PARTS_FORMAT}:{settings}:{pins}".encode()).hexdigest()
+    part = folder / f"{name}-{digest[:12]}.jsonl"
+    if part.exists():
+        return part
+    with ThreadPoolExecutor(config.num_downloads) as executor:
+        fetched = list(executor.map(partial(_fetch, LayerStore(index=index), config.max_archive_mib), sdists))
+    releases = [(sdist.version, tree) for sdist, tree in zip(sdists, fetched, strict=True) if tree][::-1]
+    if len(releases) < 2:
+        raise PackageNotFoundError(f"fewer than two releases of at most {config.max_archive_mib:g} MiB")
+    with written_whole(part) as stream:
+        for (before, tree_before), (after, tree_after) in pairwise(releases):
+            trees = tree_before, tree_after
+            for change in release_changes(name, (before, after), trees, config, held_out_names()):
                 stream.write(change.model_dump_json().encode() + b"\n")
     return part
+
+
+def _fetch(layers: LayerStore, max_archive_mib: float, sdist: Sdist) -> Path | None:
+    """Return the tree of a release; None for one that is too large or cannot be unpacked."""
+    try:
+        archive = layers.sdist(sdist)
+        return layers.tree(sdist) if archive.stat().st_size <= max_archive_mib * 2**20 else None
+    except (PackageNotFoundError, TaskError):
+        return None
 
 
 def _selected(parts: Iterable[Path], excluded: frozenset[str]) -> Iterator[FunctionChange]:

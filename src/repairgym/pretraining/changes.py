@@ -1,8 +1,8 @@
-"""Function changes: the texts of one function before and after a commit, to pre-train on repairs that people made.
+"""Function changes: the texts of one function in two releases, to pre-train on repairs that people made.
 
-Reads the history of a git repository; makes `FunctionChange` records. Invariants: both texts parse and keep to the
-limits of `ChangesConfig`; a change that no test can see (comments, layout, annotations, texts for people) is left out, and
-so are tests, vendored copies and files that bear the name of a held-out package.
+Reads the trees of two releases of a package; makes `FunctionChange` records. Invariants: both texts parse and keep to
+the limits of `ChangesConfig`; a change that no test can see (comments, layout, annotations, texts for people) is left
+out, and so are tests, vendored copies and files that bear the name of a held-out package.
 """
 
 import ast
@@ -10,95 +10,61 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
-from pathlib import PurePosixPath
-from typing import NamedTuple
+from pathlib import Path, PurePosixPath
 
 from repairgym.agent.tools.window import docstring_lines
 from repairgym.config.commands import ChangesConfig
 from repairgym.pretraining.corpus import MAX_FILE_BYTES, MAX_LINE_CHARS, MIN_CODE_LINES, SKIPPED_PARTS
 from repairgym.records import Record
-from repairgym.tasks.layers.repositories import GitRepository
 from repairgym.tasks.mutation.operators import find_functions, is_text
 
-_FIX = re.compile(r"\b(fix(e[sd]|ing)?|bug(fix)?(es)?|crash(e[sd])?|regression|broken|wrong(ly)?|incorrect(ly)?)\b", re.I)
 _GENERATED = re.compile(r"(_pb2|_pb2_grpc|_version|(^|/)conftest|(^|/)test_[^/]*|_tests?)\.py$")
 _GENERATED_PARTS = frozenset({"patched", "generated", "_generated", "migrations", "fixtures", "test_data", "testdata"})
 _SECTION = re.compile(r"^(?=@|(?:async def|def|class)\b)", re.M)
 """Where a module is cut into functions, classes and the rest; a cut inside a text leaves sections that do not parse."""
 _CLASS = re.compile(r"class\s+(\w+)")
+_NESTED = re.compile(r"\n[ \t]*(?:async def|def|class)\b")
 _METHOD = re.compile(r"^([ \t]+)(?:@|(?:async def|def|class)\b)", re.M)
-_BATCH_FILES = 200
 
 
 class FunctionChange(Record):
-    """A function before and after a commit, docstrings and blank lines left out."""
+    """A function of two releases, docstrings and blank lines left out."""
 
     package: str
     version_before: str
-    """First digits of the parent commit."""
     version_after: str
     path: str
     name: str
     """Qualified name."""
     before: tuple[str, ...]
     after: tuple[str, ...]
-    is_fix: bool
-    """The subject of the commit speaks of a fix."""
 
 
-class _FileChange(NamedTuple):
-    """Blobs of a file that a commit changed."""
-
-    parent_id: str
-    commit_id: str
-    is_fix: bool
-    path: str
-    blob_before: str
-    blob_after: str
-
-
-def repository_changes(
-    repository: GitRepository, package: str, config: ChangesConfig, held_out: frozenset[str]
+def release_changes(
+    package: str, versions: tuple[str, str], trees: tuple[Path, Path], config: ChangesConfig, held_out: frozenset[str]
 ) -> Iterator[FunctionChange]:
-    """Yield the changes of a repository's history, those of fixes first, newest first; InputError when git cannot read it.
+    """Yield the changes between two ``versions`` of ``package``, whose files are in ``trees``.
 
     ``held_out`` are normalized names (`normalized_name`) that no folder or module of a file may have.
     """
-    files = sorted(_file_changes(repository, config, held_out), key=lambda change: not change.is_fix)
-    for batch in (files[start : start + _BATCH_FILES] for start in range(0, len(files), _BATCH_FILES)):
-        names = {blob for change in batch for blob in (change.blob_before, change.blob_after)}
-        blobs = repository.read_blobs(sorted(names))
-        for change in batch:
-            texts = [_decoded(blobs.get(blob, b"")) for blob in (change.blob_before, change.blob_after)]
-            for name, before, after in function_changes(texts[0], texts[1], config):
-                yield FunctionChange(
-                    package=package, version_before=change.parent_id[:12], version_after=change.commit_id[:12],
-                    path=change.path, name=name, before=before, after=after, is_fix=change.is_fix,
-                )  # fmt: skip
+    for file in sorted(trees[0].rglob("*.py")):
+        path = file.relative_to(trees[0]).as_posix()
+        if not is_selected(path, held_out) or not (trees[1] / path).is_file():
+            continue
+        texts = _text(file), _text(trees[1] / path)
+        for name, before, after in function_changes(*texts, config) if texts[0] != texts[1] else ():
+            yield FunctionChange(
+                package=package, version_before=versions[0], version_after=versions[1],
+                path=path, name=name, before=before, after=after,
+            )  # fmt: skip
 
 
-def _decoded(content: bytes) -> str:
+def _text(file: Path) -> str:
     """Return the text of a file; empty for one that is too large or no UTF-8."""
     try:
-        return content.decode() if len(content) <= MAX_FILE_BYTES else ""
+        return file.read_text(encoding="utf-8") if file.stat().st_size <= MAX_FILE_BYTES else ""
     except UnicodeDecodeError:
         return ""
-
-
-def _file_changes(repository: GitRepository, config: ChangesConfig, held_out: frozenset[str]) -> Iterator[_FileChange]:
-    """Yield the selected files of commits that changed a few files only."""
-    options = ["--no-merges", "--no-renames", "--diff-filter=M", "--raw", "--no-abbrev", f"-{config.max_commits}"]
-    text = repository.git("log", *options, "--format=%x01%H%x00%P%x00%s", "HEAD", "--", "*.py")
-    for record in text.decode("utf-8", "replace").split("\x01")[1:]:
-        head, *lines = record.splitlines()
-        commit_id, parent_id, subject = head.split("\0")
-        entries = [line.split(maxsplit=5) for line in lines if line.startswith(":100")]
-        if len(entries) > config.max_files:
-            continue
-        for _, _, blob_before, blob_after, _, path in entries:
-            if is_selected(path, held_out):
-                is_fix = _FIX.search(subject) is not None
-                yield _FileChange(parent_id, commit_id, is_fix, path, blob_before, blob_after)
 
 
 def normalized_name(name: str) -> str:
@@ -110,7 +76,7 @@ def is_selected(path: str, held_out: frozenset[str]) -> bool:
     """Return True for the code of the project itself: no test, vendored copy, generated or held-out file."""
     parts = PurePosixPath(path).parts
     names = {normalized_name(part) for part in (*parts[:-1], PurePosixPath(path).stem)}
-    is_skipped = (SKIPPED_PARTS | _GENERATED_PARTS) & set(parts) or held_out & names or path.startswith('"')
+    is_skipped = (SKIPPED_PARTS | _GENERATED_PARTS) & set(parts) or held_out & names
     return not is_skipped and not _GENERATED.search(path)
 
 
@@ -128,7 +94,7 @@ def function_changes(
             continue  # at a glance: folding takes time
         texts = folded_lines(sources[0]), folded_lines(sources[1])
         fit = all(_is_within_limits(text, config) for text in texts) and _is_small(*texts, config)
-        if fit and _behavior(sources[0]) != _behavior(sources[1]):
+        if fit and _behavior(sources[0]) not in {_behavior(sources[1]), ""}:
             yield key[0], *texts
 
 
@@ -144,7 +110,10 @@ def _sections(source: str) -> Iterator[str]:
 
 
 def _functions(sections: Iterable[str]) -> dict[tuple[str, int], str]:
-    """Return (qualified name, how many of that name came before) -> source; sections that do not parse have none."""
+    """Return (qualified name, how many of that name came before) -> source without docstring.
+
+    Sections that do not parse have none.
+    """
     num_seen, sources = Counter[str](), {}
     for section in sections:
         try:
@@ -153,8 +122,11 @@ def _functions(sections: Iterable[str]) -> dict[tuple[str, int], str]:
             continue
         lines = section.splitlines()
         for span in spans:
-            name = span.qualified_name
-            sources[name, num_seen[name]] = "\n".join(lines[span.first_line - 1 : span.last_line])
+            name, (first, last) = span.qualified_name, span.docstring_lines
+            code = lines[span.first_line - 1 : span.last_line]
+            if first:
+                del code[first - span.first_line : last - span.first_line + 1]
+            sources[name, num_seen[name]] = "\n".join(code)
             num_seen[name] += 1
     return sources
 
@@ -176,8 +148,8 @@ def _as_module(source: str) -> str:
 
 
 def folded_lines(source: str) -> tuple[str, ...]:
-    """Return the lines of a function without docstrings and blank lines."""
-    folded = docstring_lines(_as_module(source))
+    """Return the lines of a function without blank lines and docstrings of what is inside it."""
+    folded = docstring_lines(_as_module(source)) if _NESTED.search(source) else ()
     lines = enumerate(source.splitlines(), 2)
     return tuple(line.rstrip() for number, line in lines if number not in folded and line.strip())
 
@@ -189,12 +161,12 @@ def _is_within_limits(lines: tuple[str, ...], config: ChangesConfig) -> bool:
 
 def _is_small(before: tuple[str, ...], after: tuple[str, ...], config: ChangesConfig) -> bool:
     codes = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
-    hunks = [end - start + end_after - start_after for tag, start, end, start_after, end_after in codes if tag != "equal"]
-    return 1 <= len(hunks) <= config.max_hunks and sum(hunks) <= config.max_changed_lines
+    sizes = [end - start + new_end - new_start for tag, start, end, new_start, new_end in codes if tag != "equal"]
+    return 1 <= len(sizes) <= config.max_hunks and sum(sizes) <= config.max_changed_lines
 
 
 def _behavior(source: str) -> str:
-    """Return what a function does as text, equal for two that differ in what `_Undressed` takes away; empty: no code."""
+    """Return a function without what `_Undressed` takes away, as text; empty for one that does not parse."""
     try:
         return ast.dump(_Undressed().visit(ast.parse(_as_module(source))))
     except (SyntaxError, ValueError, RecursionError):
@@ -202,7 +174,7 @@ def _behavior(source: str) -> str:
 
 
 class _Undressed(ast.NodeTransformer):
-    """Takes annotations, docstrings and sentences (texts with a space: messages) out of a syntax tree."""
+    """Takes annotations, docstrings, sentences (texts with a space: messages) and the None of returns out of a tree."""
 
     def visit_arg(self, node: ast.arg) -> ast.AST:
         return ast.arg(node.arg)
@@ -217,6 +189,10 @@ class _Undressed(ast.NodeTransformer):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
         return self.generic_visit(ast.Assign([node.target], node.value)) if node.value else None
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        is_none = isinstance(node.value, ast.Constant) and node.value.value is None
+        return ast.Return() if is_none else self.generic_visit(node)
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         return None if is_text(node) else self.generic_visit(node)
