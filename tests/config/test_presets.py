@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from repairgym.config.cluster import VerlConfig
-from repairgym.config.commands import EvalCommandConfig, MatrixConfig, RolloutCommandConfig
+from repairgym.config.commands import ChangesConfig, EvalCommandConfig, MatrixConfig, RolloutCommandConfig
 from repairgym.config.loading import load_config
 from repairgym.config.recipes import (
     DemoConfig,
@@ -24,6 +24,7 @@ CONFIGS = Path(__file__).parents[2] / "src/repairgym/data/presets"
 KINDS: dict[str, type[Record]] = {
     "base_13m.toml": PretrainingConfig,
     "catalogue.toml": TasksConfig,
+    "changes.toml": ChangesConfig,
     "demo.toml": DemoConfig,
     "demo_eval.toml": RolloutCommandConfig,
     "demo_rft.toml": RftCommandConfig,

@@ -1,4 +1,4 @@
-"""`repairgym train`: base, sft, rft, step_dpo, dagger, agent_q, rl, dapo_two_stage, distill_then_grpo, verl.
+"""`repairgym train`: base, changes, sft, rft, step_dpo, dagger, agent_q, rl, dapo_two_stage, distill_then_grpo, verl.
 
 A command checks its arguments and configuration before it imports torch, then runs its recipe, in several processes
 under torchrun.
@@ -29,6 +29,7 @@ from repairgym.cli.preflights import check_contexts, check_dry_run, check_select
 from repairgym.cli.verl import Machine, VerlRecipeOption, load_verl_plan
 from repairgym.config import recipes
 from repairgym.config.algorithms import PRESETS
+from repairgym.config.commands import ChangesConfig
 from repairgym.config.learning import AlgorithmConfig, SftConfig, StepDpoConfig
 from repairgym.errors import ConfigError
 from repairgym.training.run_settings import CallConfig, keep_config
@@ -107,6 +108,28 @@ def functions(
     corpus = installed_functions(config, held_out_digests(LayerStore()))
     save_functions(corpus, out)
     typer.echo(f"{len(corpus):,} functions: {out}")
+
+
+@app.command()
+@configured
+def changes(
+    out: Annotated[Path, typer.Argument(help="File of JSON lines to make; its manifest is put next to it.")],
+    config: ChangesConfig,
+) -> None:
+    """Collect small changes of functions between releases, to pre-train on; an interrupted call resumes.
+
+    Example: repairgym train changes changes.jsonl --preset changes num_releases=4
+    """
+    from repairgym.cli.display import ProgressDisplay
+    from repairgym.pretraining.change_corpus import collect_changes, held_out_texts
+    from repairgym.tasks.layers.store import LayerStore
+
+    with ProgressDisplay() as progress:
+        progress("changes", 0, 0, "reading the held-out packages")
+        counts = collect_changes(config, out, held_out_texts(LayerStore()), progress)
+    for name, reason in counts.failed.items():
+        typer.echo(f"left out: {name}: {reason}")
+    typer.echo(f"{counts.num_changes} changes of {counts.num_packages} packages: {out}")
 
 
 @app.command()

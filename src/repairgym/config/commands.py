@@ -319,6 +319,29 @@ class ExploitStudyConfig(Record):
     """By default without gates, the subject of the study. Turn them on to see the gap close."""
 
 
+class ChangesConfig(Record):
+    """`repairgym train changes`: small changes of functions between releases of packages."""
+
+    packages: tuple[str, ...] = ()
+    """Names on the package index; ``--preset changes`` names some of this project's own dependencies."""
+    num_releases: int = Field(default=12, ge=2)
+    """Newest final releases of each package; those next to one another are compared."""
+    max_archive_mib: PositiveFloat = 8.0
+    """Larger source distributions are left out."""
+    max_hunks: PositiveInt = 3
+    """Places in a function that change."""
+    max_changed_lines: PositiveInt = 8
+    """Removed and added lines of a function."""
+    max_code_lines: PositiveInt = 40
+    """Lines of a function, docstring and blank lines not counted."""
+    max_chars: PositiveInt = 2000
+    """Characters of a function."""
+    num_downloads: PositiveInt = 4
+    """Archives of a package that are fetched at the same time."""
+    num_workers: PositiveInt = 2
+    """Processes, one package each."""
+
+
 class DataFilesConfig(Record):
     """Files that `repairgym analyze` and `repairgym report --data` write next to the report."""
 

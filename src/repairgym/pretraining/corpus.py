@@ -27,7 +27,7 @@ from repairgym.tasks.layers.catalogue import load_catalogue
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.mutation.operators import FunctionSpan, Site, find_functions, find_sites
 
-_SKIPPED_PARTS = frozenset(
+SKIPPED_PARTS = frozenset(
     {"_vendor", "vendored", "_vendored", "vendor", "extern", "tests", "test", "testing", "idlelib", "lib2to3"}
     | {"site-packages", "turtledemo", "ensurepip", "__pycache__", "externals"}
 )
@@ -70,7 +70,7 @@ def distribution_files(name: str) -> list[tuple[str, Path]]:
     else:
         files = metadata.distribution(name).files or []
         paths = sorted((str(file), Path(str(file.locate()))) for file in files if file.suffix == ".py")
-    return [(relative, path) for relative, path in paths if not _SKIPPED_PARTS & set(Path(relative).parts)]
+    return [(relative, path) for relative, path in paths if not SKIPPED_PARTS & set(Path(relative).parts)]
 
 
 def corpus_functions(

@@ -121,7 +121,7 @@ class PackageIndex:
         """Return the sdists of all final releases of ``name``, newest first; one without a hash is left out."""
         pinned: dict[str, Sdist] = {}
         for version, link in self._listed(name):
-            if digest := (link.hashes or {}).get("sha256"):
+            for digest in (link.hash_option or {}).get("sha256", ()):  # of JSON, or behind the address in HTML
                 pinned.setdefault(version, Sdist(name=name, version=version, sha256=digest))
         if not pinned:
             raise PackageNotFoundError(

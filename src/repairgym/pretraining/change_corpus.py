@@ -1,0 +1,179 @@
+"""The corpus of function changes: releases of packages, one file of JSON lines, and what is held out.
+
+Reads source distributions of the packages of a `ChangesConfig`, through the layer store; makes ``OUT`` (one
+`FunctionChange` a line, sorted), its manifest ``OUT.manifest.json`` and, until the end, ``OUT.parts``, from which a
+stopped call goes on. Guarantees: no package, folder or module bears a name of `held_out_names`, no text equals a
+function of a held-out package, and no change appears twice or in both directions.
+"""
+
+import hashlib
+import json
+import multiprocessing
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from repairgym.config.commands import ChangesConfig
+from repairgym.errors import InputError, PackageNotFoundError, RepairGymError, TaskError
+from repairgym.pretraining.changes import FunctionChange, function_texts, normalized_name, release_changes
+from repairgym.pretraining.corpus import function_digest
+from repairgym.process_pool import end_with_parent
+from repairgym.tasks.layers.atomic_write import written_whole
+from repairgym.tasks.layers.catalogue import Package, load_catalogue
+from repairgym.tasks.layers.package_index import PackageIndex, Sdist
+from repairgym.tasks.layers.store import LayerStore
+from repairgym.training.run import Progress, no_progress
+
+PARTS_FORMAT = 1
+"""Grows when extraction finds other changes, so that parts of before are not reused."""
+CATALOGUES = (Path("catalog/packages.toml"), None)
+SWE_BENCH = (
+    "astropy", "django", "flask", "matplotlib", "pylint", "pytest", "requests", "scikit-learn", "seaborn", "sphinx",
+    "sympy", "xarray",
+)  # fmt: skip
+"""The projects of SWE-bench (arXiv 2310.06770, table 12 of its appendix)."""
+OTHER_NAMES = ("jinja", "jwt", "lark-parser", "sklearn", "flask-httpauth", "mpl-toolkits")
+"""Names of the same projects' modules and other distributions."""
+
+
+class ChangeCounts(NamedTuple):
+    """What a corpus holds."""
+
+    num_changes: int
+    num_packages: int
+    failed: dict[str, str]
+    """Package that was left out -> why."""
+
+
+def held_out_packages() -> dict[str, Package]:
+    """Return name -> package of the catalogues, of all splits."""
+    return {package.name: package for path in CATALOGUES for package in load_catalogue(path).package}
+
+
+def held_out_names() -> frozenset[str]:
+    """Return normalized names of the catalogues' packages and of SWE-bench's projects."""
+    return frozenset(map(normalized_name, (*held_out_packages(), *SWE_BENCH, *OTHER_NAMES)))
+
+
+def held_out_texts(layers: LayerStore) -> frozenset[str]:
+    """Return the digests of all functions in the pinned releases of validation and test packages.
+
+    Raises:
+        IndexUnavailableError: a package is not in the layer store and no index answers.
+    """
+    packages = [package for package in held_out_packages().values() if package.split != "train"]
+    trees = [layers.tree(package.sdist(version)) for package in packages for version in package.sdists]
+    digests: set[str] = set()
+    for path in (path for tree in trees for path in tree.rglob("*.py") if path.is_file()):
+        digests.update(map(function_digest, function_texts(path.read_text(encoding="utf-8", errors="replace"))))
+    return frozenset(digests)
+
+
+def collect_changes(
+    config: ChangesConfig, out: Path, excluded: frozenset[str], progress: Progress = no_progress
+) -> ChangeCounts:
+    """Write the corpus of ``config.packages`` to ``out``, without functions of the digests ``excluded``.
+
+    A package that cannot be fetched is left out. InputError if one is held out, or none can be fetched.
+    """
+    if held_out := sorted(name for name in config.packages if normalized_name(name) in held_out_names()):
+        raise InputError(f"{', '.join(held_out)}: tasks are made from it, or SWE-bench's are; take it out of packages")
+    folder = out.with_name(f"{out.name}.parts")
+    parts, failed = _extract_all(config, folder, progress)
+    if not parts:
+        raise InputError(f"no package can be fetched: {failed or 'none is named; set packages, or --preset changes'}")
+    changes = sorted(_selected((part for _, part in sorted(parts.items())), excluded), key=_place)
+    content = b"".join(change.model_dump_json().encode() + b"\n" for change in changes)
+    counts = ChangeCounts(len(changes), len(parts), failed)
+    manifest = {
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "config": config.model_dump(mode="json"),
+        **counts._asdict(),
+        "changes": _changes_of_releases(changes),
+        "held_out": {"names": sorted(held_out_names()), "num_function_digests": len(excluded)},
+    }
+    with written_whole(out) as stream:
+        stream.write(content)
+    with written_whole(out.with_name(f"{out.name.removesuffix('.jsonl')}.manifest.json")) as stream:
+        stream.write(json.dumps(manifest, indent=1).encode() + b"\n")
+    shutil.rmtree(folder, ignore_errors=True)
+    return counts
+
+
+def _changes_of_releases(changes: Iterable[FunctionChange]) -> dict[str, dict[str, int]]:
+    """Return package -> ``BEFORE..AFTER`` -> number of changes."""
+    numbers: dict[str, Counter[str]] = defaultdict(Counter)
+    for change in changes:
+        numbers[change.package][f"{change.version_before}..{change.version_after}"] += 1
+    return {package: dict(versions) for package, versions in numbers.items()}
+
+
+def _place(change: FunctionChange) -> tuple[str, str, str, str]:
+    return change.package, change.path, change.name, change.version_after
+
+
+def _extract_all(config: ChangesConfig, folder: Path, progress: Progress) -> tuple[dict[str, Path], dict[str, str]]:
+    """Extract all packages; return name -> file of changes, and name -> why it failed."""
+    parts, failed = {}, {}
+    spawning = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(config.num_workers, spawning, end_with_parent) as executor:
+        tasks = {executor.submit(_extract, name, config, folder): name for name in config.packages}
+        for number, task in enumerate(as_completed(tasks), 1):
+            name = tasks[task]
+            try:
+                parts[name] = task.result()
+                progress("packages", number, len(tasks), name)
+            except RepairGymError as error:
+                failed[name] = str(error)
+                progress("packages", 0, 0, f"{name} is left out: {error}")
+    return parts, failed
+
+
+def _extract(name: str, config: ChangesConfig, folder: Path) -> Path:
+    """Return the file of a package's changes, made in this or an earlier call."""
+    index = PackageIndex()
+    sdists = index.sdists(name)[: config.num_releases]
+    settings = config.model_dump_json(exclude={"packages", "num_workers", "num_downloads"})
+    pins = ",".join(sdist.sha256 for sdist in sdists)
+    digest = hashlib.sha256(f"{PARTS_FORMAT}:{settings}:{pins}".encode()).hexdigest()
+    part = folder / f"{name}-{digest[:12]}.jsonl"
+    if part.exists():
+        return part
+    with ThreadPoolExecutor(config.num_downloads) as executor:
+        fetched = list(executor.map(partial(_fetch, LayerStore(index=index), config.max_archive_mib), sdists))
+    releases = [(sdist.version, tree) for sdist, tree in zip(sdists, fetched, strict=True) if tree][::-1]
+    if len(releases) < 2:
+        raise PackageNotFoundError(f"fewer than two releases of at most {config.max_archive_mib:g} MiB")
+    with written_whole(part) as stream:
+        for (before, tree_before), (after, tree_after) in pairwise(releases):
+            trees = tree_before, tree_after
+            for change in release_changes(name, (before, after), trees, config, held_out_names()):
+                stream.write(change.model_dump_json().encode() + b"\n")
+    return part
+
+
+def _fetch(layers: LayerStore, max_archive_mib: float, sdist: Sdist) -> Path | None:
+    """Return the tree of a release; None for one that is too large or cannot be unpacked."""
+    try:
+        archive = layers.sdist(sdist)
+        return layers.tree(sdist) if archive.stat().st_size <= max_archive_mib * 2**20 else None
+    except (PackageNotFoundError, TaskError):
+        return None
+
+
+def _selected(parts: Iterable[Path], excluded: frozenset[str]) -> Iterator[FunctionChange]:
+    """Yield the changes of ``parts`` once each; of two that undo one another, the one that comes first."""
+    seen: set[tuple[str, str]] = set()
+    for part in parts:
+        for line in part.read_bytes().splitlines():
+            change = FunctionChange.model_validate_json(line)
+            before, after = function_digest(change.before), function_digest(change.after)
+            if before in excluded or after in excluded or (before, after) in seen or (after, before) in seen:
+                continue
+            seen.add((before, after))
+            yield change
