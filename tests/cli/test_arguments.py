@@ -29,6 +29,8 @@ WRONG = [
     ("train", "rl", "absent", "run", "absent"),
     ("train", "rl", "absent"),
     ("train", "sft", "absent", "absent"),
+    ("train", "changes", "out.jsonl"),
+    ("train", "changes", "out.jsonl", 'packages=["jinja2"]'),
     ("train", "dapo_two_stage", "absent", "run", "absent", "--preset", "paper_b/two_stage"),
     ("eval", "run", "absent", "run", "--policy", "absent"),
     ("eval", "show", "absent"),

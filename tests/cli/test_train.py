@@ -34,7 +34,7 @@ def test_a_dry_run_prints_a_config_that_can_be_read_again(tmp_path, arguments, c
     )
 
 
-@pytest.mark.parametrize("command", ["sft", "rft", "step_dpo", "rl", "dapo_two_stage", "distill_then_grpo"])
+@pytest.mark.parametrize("command", ["sft", "rft", "step_dpo", "rl", "dapo_two_stage", "distill_then_grpo", "changes"])
 def test_every_command_has_an_example(command):
     result = cli(command, "--help")
     assert result.exit_code == 0

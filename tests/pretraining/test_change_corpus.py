@@ -65,7 +65,7 @@ def test_a_corpus_has_each_change_once_and_a_manifest(tmp_path: Path, index: Pat
     assert versions == [("Box.take", "shelf/box.py", "1.2", "1.10"), ("first", "shelf/box.py", "1.0", "1.1")]
     assert (counts.num_changes, counts.num_packages, list(counts.failed)) == (2, 1, ["absent"])
     manifest = json.loads((tmp_path / "changes.manifest.json").read_text())
-    assert manifest["changes"] == {"shelf": {"1.2..1.10": 1, "1.0..1.1": 1}}
+    assert manifest["changes"] == {"shelf 1.2..1.10": 1, "shelf 1.0..1.1": 1}
     assert {"jinja2", "semver", "django"} <= set(manifest["held_out"]["names"])
     assert not (tmp_path / "changes.jsonl.parts").exists()
 

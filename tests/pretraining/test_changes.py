@@ -32,7 +32,7 @@ class Box(list):
         self.clear()
 
     def take(self, n):
-        taken = self[:n]
+        taken = super(Box, self).__getitem__(slice(n))
         del self[:n]
         return taken
 '''
@@ -65,10 +65,11 @@ def test_methods_have_qualified_names_and_a_setter_is_not_its_getter():
         ('"""Return the first."""', '"""Return the first item."""'),
         ("        return items[0]\n", "        # the head\n        return items[0]  # noqa\n"),
         ("def first(items):", "def first(items: list[int]) -> int | None:"),
-        ("        taken = self[:n]", "        taken: list = self[ : n ]"),
+        ("        taken = super", "        taken: list = super"),
         ("@cached", "@kept"),
         ("size = 3", "size = 4"),
         ("return None", "return"),
+        ("super(Box, self)", "super()"),
         ("return None", "return ("),
     ],
 )
@@ -98,7 +99,16 @@ def test_nested_functions_stay_in_their_function():
 
 
 @pytest.mark.parametrize(
-    "path", ["tests/a.py", "pip/_vendor/x.py", "a/test_b.py", "semver.py", "src/more_itertools/more.py", "a/b_pb2.py"]
+    "path",
+    [
+        "tests/a.py",
+        "pip/_vendor/x.py",
+        "docs/conf.py",
+        "a/test_b.py",
+        "semver.py",
+        "src/more_itertools/more.py",
+        "a/b_pb2.py",
+    ],
 )
 def test_tests_copies_and_held_out_names_are_not_selected(path: str):
     assert not is_selected(path, frozenset({"semver", "more-itertools"}))

@@ -121,9 +121,10 @@ def changes(
     Example: repairgym train changes changes.jsonl --preset changes num_releases=4
     """
     from repairgym.cli.display import ProgressDisplay
-    from repairgym.pretraining.change_corpus import collect_changes, held_out_texts
+    from repairgym.pretraining.change_corpus import check_packages, collect_changes, held_out_texts
     from repairgym.tasks.layers.store import LayerStore
 
+    check_packages(config)
     with ProgressDisplay() as progress:
         progress("changes", 0, 0, "reading the held-out packages")
         counts = collect_changes(config, out, held_out_texts(LayerStore()), progress)

@@ -2,7 +2,7 @@
 
 Reads source distributions of the packages of a `ChangesConfig`, through the layer store; makes ``OUT`` (one
 `FunctionChange` a line, sorted), its manifest ``OUT.manifest.json`` and, until the end, ``OUT.parts``, from which a
-stopped call goes on. Guarantees: no package, folder or module bears a name of `held_out_names`, no text equals a
+stopped call resumes. Guarantees: no package, folder or module bears a name of `held_out_names`, no text equals a
 function of a held-out package, and no change appears twice or in both directions.
 """
 
@@ -10,13 +10,14 @@ import hashlib
 import json
 import multiprocessing
 import shutil
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from functools import partial
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from repairgym.config.commands import ChangesConfig
 from repairgym.errors import InputError, PackageNotFoundError, RepairGymError, TaskError
@@ -27,7 +28,9 @@ from repairgym.tasks.layers.atomic_write import written_whole
 from repairgym.tasks.layers.catalogue import Package, load_catalogue
 from repairgym.tasks.layers.package_index import PackageIndex, Sdist
 from repairgym.tasks.layers.store import LayerStore
-from repairgym.training.run import Progress, no_progress
+
+if TYPE_CHECKING:  # it imports torch, which nothing here needs
+    from repairgym.training.run import Progress
 
 PARTS_FORMAT = 1
 """Grows when extraction finds other changes, so that parts of before are not reused."""
@@ -36,13 +39,13 @@ SWE_BENCH = (
     "astropy", "django", "flask", "matplotlib", "pylint", "pytest", "requests", "scikit-learn", "seaborn", "sphinx",
     "sympy", "xarray",
 )  # fmt: skip
-"""The projects of SWE-bench (arXiv 2310.06770, table 12 of its appendix)."""
+"""The projects of SWE-bench (arXiv 2310.06770)."""
 OTHER_NAMES = ("jinja", "jwt", "lark-parser", "sklearn", "flask-httpauth", "mpl-toolkits")
 """Names of the same projects' modules and other distributions."""
 
 
 class ChangeCounts(NamedTuple):
-    """What a corpus holds."""
+    """The size of a corpus, and what is missing from it."""
 
     num_changes: int
     num_packages: int
@@ -74,27 +77,38 @@ def held_out_texts(layers: LayerStore) -> frozenset[str]:
     return frozenset(digests)
 
 
+def check_packages(config: ChangesConfig) -> None:
+    """Raise InputError when no package is named, or one that is held out."""
+    if not config.packages:
+        raise InputError("no package is named; set packages=[...], or use --preset changes")
+    if held_out := sorted(name for name in config.packages if normalized_name(name) in held_out_names()):
+        raise InputError(f"{', '.join(held_out)}: tasks are made from it, or SWE-bench's are; take it out of packages")
+
+
 def collect_changes(
-    config: ChangesConfig, out: Path, excluded: frozenset[str], progress: Progress = no_progress
+    config: ChangesConfig, out: Path, excluded: frozenset[str], progress: "Progress" = lambda *_: None
 ) -> ChangeCounts:
     """Write the corpus of ``config.packages`` to ``out``, without functions of the digests ``excluded``.
 
-    A package that cannot be fetched is left out. InputError if one is held out, or none can be fetched.
+    A package that cannot be fetched is left out. InputError for those of `check_packages`, or when
+    none can be fetched.
     """
-    if held_out := sorted(name for name in config.packages if normalized_name(name) in held_out_names()):
-        raise InputError(f"{', '.join(held_out)}: tasks are made from it, or SWE-bench's are; take it out of packages")
+    check_packages(config)
     folder = out.with_name(f"{out.name}.parts")
     parts, failed = _extract_all(config, folder, progress)
     if not parts:
-        raise InputError(f"no package can be fetched: {failed or 'none is named; set packages, or --preset changes'}")
-    changes = sorted(_selected((part for _, part in sorted(parts.items())), excluded), key=_place)
+        raise InputError(f"no package can be fetched: {failed}")
+    changes = sorted(
+        _selected((part for _, part in sorted(parts.items())), excluded),
+        key=attrgetter("package", "path", "name", "version_after"),
+    )
     content = b"".join(change.model_dump_json().encode() + b"\n" for change in changes)
     counts = ChangeCounts(len(changes), len(parts), failed)
     manifest = {
         "sha256": hashlib.sha256(content).hexdigest(),
         "config": config.model_dump(mode="json"),
         **counts._asdict(),
-        "changes": _changes_of_releases(changes),
+        "changes": Counter(f"{row.package} {row.version_before}..{row.version_after}" for row in changes),
         "held_out": {"names": sorted(held_out_names()), "num_function_digests": len(excluded)},
     }
     with written_whole(out) as stream:
@@ -105,19 +119,7 @@ def collect_changes(
     return counts
 
 
-def _changes_of_releases(changes: Iterable[FunctionChange]) -> dict[str, dict[str, int]]:
-    """Return package -> ``BEFORE..AFTER`` -> number of changes."""
-    numbers: dict[str, Counter[str]] = defaultdict(Counter)
-    for change in changes:
-        numbers[change.package][f"{change.version_before}..{change.version_after}"] += 1
-    return {package: dict(versions) for package, versions in numbers.items()}
-
-
-def _place(change: FunctionChange) -> tuple[str, str, str, str]:
-    return change.package, change.path, change.name, change.version_after
-
-
-def _extract_all(config: ChangesConfig, folder: Path, progress: Progress) -> tuple[dict[str, Path], dict[str, str]]:
+def _extract_all(config: ChangesConfig, folder: Path, progress: "Progress") -> tuple[dict[str, Path], dict[str, str]]:
     """Extract all packages; return name -> file of changes, and name -> why it failed."""
     parts, failed = {}, {}
     spawning = multiprocessing.get_context("spawn")

@@ -19,9 +19,12 @@ from repairgym.records import Record
 from repairgym.tasks.mutation.operators import find_functions, is_text
 
 _GENERATED = re.compile(r"(_pb2|_pb2_grpc|_version|(^|/)conftest|(^|/)test_[^/]*|_tests?)\.py$")
-_GENERATED_PARTS = frozenset({"patched", "generated", "_generated", "migrations", "fixtures", "test_data", "testdata"})
+_OTHER_PARTS = frozenset(
+    {"patched", "generated", "_generated", "migrations", "fixtures", "test_data", "testdata"}
+    | {"docs", "doc", "examples", "example", "benchmarks"}
+)
 _SECTION = re.compile(r"^(?=@|(?:async def|def|class)\b)", re.M)
-"""Where a module is cut into functions, classes and the rest; a cut inside a text leaves sections that do not parse."""
+"""Cuts of a module into functions, classes and the rest; a cut inside a text leaves sections that do not parse."""
 _CLASS = re.compile(r"class\s+(\w+)")
 _NESTED = re.compile(r"\n[ \t]*(?:async def|def|class)\b")
 _METHOD = re.compile(r"^([ \t]+)(?:@|(?:async def|def|class)\b)", re.M)
@@ -76,7 +79,7 @@ def is_selected(path: str, held_out: frozenset[str]) -> bool:
     """Return True for the code of the project itself: no test, vendored copy, generated or held-out file."""
     parts = PurePosixPath(path).parts
     names = {normalized_name(part) for part in (*parts[:-1], PurePosixPath(path).stem)}
-    is_skipped = (SKIPPED_PARTS | _GENERATED_PARTS) & set(parts) or held_out & names
+    is_skipped = (SKIPPED_PARTS | _OTHER_PARTS) & set(parts) or held_out & names
     return not is_skipped and not _GENERATED.search(path)
 
 
@@ -174,7 +177,10 @@ def _behavior(source: str) -> str:
 
 
 class _Undressed(ast.NodeTransformer):
-    """Takes annotations, docstrings, sentences (texts with a space: messages) and the None of returns out of a tree."""
+    """Takes out what no test sees: annotations, docstrings, sentences (texts with a space), ``None`` behind ``return``.
+
+    Arguments of ``super``, which Python 3 does not need, go, too.
+    """
 
     def visit_arg(self, node: ast.arg) -> ast.AST:
         return ast.arg(node.arg)
@@ -189,6 +195,11 @@ class _Undressed(ast.NodeTransformer):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
         return self.generic_visit(ast.Assign([node.target], node.value)) if node.value else None
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if isinstance(node.func, ast.Name) and node.func.id == "super":
+            return ast.Call(node.func, [], [])
+        return self.generic_visit(node)
 
     def visit_Return(self, node: ast.Return) -> ast.AST:
         is_none = isinstance(node.value, ast.Constant) and node.value.value is None
