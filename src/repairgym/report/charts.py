@@ -158,7 +158,7 @@ def tile_plot(rows: Sequence[str], columns: Sequence[str], tiles: Mapping[tuple[
             if tile := tiles.get((name, other)):
                 x, y, share = plot.x(column), plot.y(row), round(0.06 + 0.5 * tile.weight, 3)
                 place = {"x": x + 2, "y": y + 2, "width": width - 4, "height": height - 4, "rx": 5}
-                plot.element("rect", **place, opacity=share, css="tile")
+                plot.element("rect", "", **place, opacity=share, css="tile")
                 plot.text(x + width / 2, y + height / 2, tile.value, css="value main", anchor="middle")
                 plot.text(x + width / 2, y + height / 2 + 15, tile.note, anchor="middle")
     return plot

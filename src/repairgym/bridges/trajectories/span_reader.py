@@ -103,9 +103,9 @@ def _opening(values: Mapping[str, Any]) -> Iterator[Message]:
 def _messages(values: Mapping[str, Any], side: int) -> list[Mapping[str, Any]]:
     """Return the messages before a call (``side`` 0) or of its answer (1), in the convention that the span follows."""
     for layout in _LAYOUTS:
-        found = _parsed(values.get(layout[side])) or _listed(values, f"{layout[side]}.")
-        if found:
-            return [each.get("message", each) for each in found if isinstance(each, Mapping)]
+        messages = _parsed(values.get(layout[side])) or _listed(values, f"{layout[side]}.")
+        if messages:
+            return [each.get("message", each) for each in messages if isinstance(each, Mapping)]
     return []
 
 
@@ -164,6 +164,8 @@ def _values(attributes: Any) -> dict[str, Any]:
 
 
 def _value(value: Mapping[str, Any]) -> Any:
+    kind: str
+    content: Any
     kind, content = next(iter(value.items()), ("", None))
     if kind == "arrayValue":
         return [_value(each) for each in content.get("values") or ()]
