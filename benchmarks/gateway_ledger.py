@@ -5,9 +5,10 @@ as it arrived, with the ids and log-probabilities of its answer. Answers are enc
 so hardly any has the ids that the tokenizer gives its text: one that is encoded again somewhere differs from the log.
 Then runs `repairgym rollout`, a process of its own, with the agent's configuration, and reads the ledgers back from
 run.db. An answer whose episode was thrown away (invalid) is in the log alone. Ends with status 1 where a ledger holds
-what was not sampled.
+what was not sampled. Answers cut in pieces have more tokens than usual, so limits of tokens have to be wide.
 
-    python benchmarks/gateway_ledger.py TASKS runs/log examples/agents/claude_code.toml select.num_tasks=20
+    python benchmarks/gateway_ledger.py TASKS runs/log examples/agents/claude_code.toml select.num_tasks=20 \\
+        rollout.pipeline.max_action_tokens=32768
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from repairgym.config.agent import ExternalAgentConfig
 from repairgym.config.commands import RolloutCommandConfig
 from repairgym.config.loading import load_config
 from repairgym.config.pipeline import PipelineConfig
+from repairgym.inference.chat_template import Message
 from repairgym.inference.loading import load_tokenizer, shipped_base
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Trajectory
@@ -39,12 +41,13 @@ from repairgym.sandbox.cache import ExecutionCache
 from repairgym.serving.models import Answer
 from repairgym.serving.records import RequestError
 from repairgym.serving.scripts import make_script
+from repairgym.tasks.selection import select_tasks
 from repairgym.tasks.store import TaskStore
 from repairgym.testing.servers import HttpFake, HttpRequest, send
 
 LAUNCH = "import sys; from repairgym.cli.main import main; main(sys.argv[1:])"
 MAX_LEN_TOKENS = 1 << 20
-MAX_PIECE_CHARS = 12
+MAX_PIECE_CHARS = 60
 Sampled = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
 """Prompt, ids and log-probabilities (float32) of an answer."""
 
@@ -73,20 +76,20 @@ class LoggingServer(HttpFake):
         prompt = body["prompt"]
         prompt_ids = self._renderer.prompt_ids(prompt) if isinstance(prompt, str) else prompt
         stop_id = (body.get("stop_token_ids") or self._renderer.stop_token_ids)[0]
-        text = self._play(prompt_ids)
+        messages = self._renderer.messages(prompt_ids) if isinstance(prompt, list) else []
+        text = self._play(messages)
         ids = [*self._split_ids(text), stop_id]
-        # The client's own check asks for draws that fit their probabilities: certain ones do.
+        # The check asks for draws that fit their probabilities: certain ones do.
         log_probs = [float(np.float32(-(1 + place % 97) / 97)) if text else 0.0 for place in range(len(ids))]
-        if text:
+        if messages:  # the client's own check sends a text, and ids that are no conversation
             self.log.append((tuple(prompt_ids), tuple(ids), tuple(log_probs)))
             self.num_reencoded += self._renderer.action_ids(text) == ids
         choice = {"text": text, "finish_reason": "stop", "token_ids": ids, "prompt_token_ids": prompt_ids}
         usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": len(ids)}
         return {"choices": [choice | {"logprobs": {"token_logprobs": log_probs}}], "usage": usage}
 
-    def _play(self, prompt_ids: Sequence[int]) -> str:
-        """Return the script's answer; empty for a prompt of no task."""
-        messages = self._renderer.messages(prompt_ids)
+    def _play(self, messages: Sequence[Message]) -> str:
+        """Return the script's answer; empty for a conversation about no task."""
         try:
             return self._answer(messages, _tools(messages[0].text)) if messages else ""
         except RequestError:
@@ -151,13 +154,13 @@ def main() -> None:
     parser.add_argument("config", type=Path)
     parser.add_argument("overrides", nargs="*")
     arguments = parser.parse_args()
-    agent = load_config(RolloutCommandConfig, arguments.config, []).rollout.agent
+    config = load_config(RolloutCommandConfig, arguments.config, arguments.overrides)
+    agent = config.rollout.agent
     assert isinstance(agent, ExternalAgentConfig)
+    tasks = select_tasks(TaskStore(arguments.tasks).load(), config.select).tasks
     renderer = ChatRenderer(load_tokenizer(shipped_base()))
     scaffold = make_pipeline(PipelineConfig(), ExecutionCache())
-    server = LoggingServer(
-        renderer, make_script("shell-oracle", TaskStore(arguments.tasks).load(), scaffold, agent.shell)
-    )
+    server = LoggingServer(renderer, make_script("shell-oracle", tasks, scaffold, agent.shell))
     begun = time.monotonic()
     with server.in_thread() as url:
         command = [
