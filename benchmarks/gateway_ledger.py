@@ -90,8 +90,10 @@ class LoggingServer(HttpFake):
 
     def _play(self, messages: Sequence[Message]) -> str:
         """Return the script's answer; empty for a conversation about no task."""
+        # OpenCode puts backslashes before the quotes of its prompt.
+        asked = [message._replace(text=message.text.replace('\\"', '"')) for message in messages]
         try:
-            return self._answer(messages, _tools(messages[0].text)) if messages else ""
+            return self._answer(asked, _tools(messages[0].text)) if messages else ""
         except RequestError:
             return ""
 
