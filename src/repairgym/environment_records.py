@@ -178,4 +178,4 @@ class AgentRun(Record):
     num_foreign_answers: int = 0
     """Messages of the assistant that no policy sampled: the agent wrote or changed them."""
     edits: tuple[str, ...] = ()
-    """What the agent changed in arguments of sampled calls before it sent them back, one line for each."""
+    """Changes of the agent to arguments of sampled calls before it sent them back, one line for each."""
