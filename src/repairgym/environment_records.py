@@ -177,3 +177,5 @@ class AgentRun(Record):
     """Answers whose sampled ids were copied into a history that the agent had rewritten."""
     num_foreign_answers: int = 0
     """Messages of the assistant that no policy sampled: the agent wrote or changed them."""
+    edits: tuple[str, ...] = ()
+    """Changes of the agent to arguments of sampled calls before it sent them back, one line for each."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
+import pytest
 
 from repairgym.inference.base import Generation
 from repairgym.serving.dialects.chat import ChatDialect
@@ -20,14 +23,14 @@ class Episode:
         self.histories, self.renderer, self.log = EpisodeHistories(renderer), renderer, []
         self.stop_id = renderer.stop_token_ids[0]
 
-    def answer(self, messages, ids=None, dialect=None, **fields):
-        """Return the message that the agent gets."""
+    def answer(self, messages, ids=None, dialect=None, message=None, **fields):
+        """Return the message that the agent gets: ``message``, or the text of the ids."""
         dialect = dialect or ChatDialect()
         request = dialect.read({"messages": messages, "max_tokens": 9, **fields})
         prompt = self.histories.prompt(request)
         sampled = (*(ids or SAMPLED[len(self.log) % len(SAMPLED)]), self.stop_id)
         generation = Generation(token_ids=sampled, log_probs=(-0.5,) * len(sampled), is_stopped=True, policy_version=3)
-        message = {"role": "assistant", "content": self.renderer.decode(sampled)}
+        message = message or {"role": "assistant", "content": self.renderer.decode(sampled)}
         self.log.append((prompt.token_ids, list(sampled)))
         self.histories.record(request, prompt, generation, message, self.stop_id)
         return message
@@ -101,6 +104,62 @@ def test_an_answer_that_the_agent_wrote_is_context(renderer):
     episode = Episode(renderer)
     episode.answer([user("a < b"), {"role": "assistant", "content": "made up"}, user("so?")])
     assert episode.histories.counts.num_foreign_answers == 1
+    assert episode.learned() == episode.log
+
+
+CODE = "NAME = '\\u00c0'"
+
+
+def call(command, call_id="call_7", **more):
+    function = {"name": "bash", "arguments": json.dumps({"command": command, **more}, ensure_ascii=False)}
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": call_id, "type": "function", "function": function}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("was", "sent", "edit"),
+    [
+        (
+            {"command": CODE},
+            {"command": CODE.encode().decode("unicode_escape")},
+            "answer 1, bash.command, character 8: \"NAME = '\\\\u00c0'\" came back as \"NAME = 'À'\"",
+        ),
+        (
+            {"command": "cd /x && ls"},
+            {"command": "ls"},
+            "answer 1, bash.command, character 0: 'cd /x && ls' came back as 'ls'",
+        ),
+        ({"command": "ls", "n": 1}, {"command": "ls"}, "answer 1, bash.n, character 0: '1' came back as 'absent'"),
+    ],
+)
+def test_a_call_that_the_agent_edits_forks_and_is_learned_as_it_was_sampled(renderer, was, sent, edit):
+    """Claude Code decodes escapes in arguments and shortens commands, in what it runs and in the history it sends."""
+    episode, messages = Episode(renderer), [user("a < b")]
+    messages += [episode.answer(messages, ids=(7, 9)), user("one")]
+    episode.answer(messages, ids=(9, 7), message=call(**was))
+    result = {"role": "tool", "tool_call_id": "call_7", "content": "done"}
+    messages += [call(**sent), result]
+    messages += [episode.answer(messages, ids=(11, 7)), user("go on")]
+    episode.answer(messages, ids=(12, 7))
+    counts = episode.histories.counts
+    assert counts.edits == [edit]
+    assert (counts.num_foreign_answers, counts.num_forks) == (1, 1)
+    assert episode.learned() == episode.log  # the edited text is context, what was sampled keeps its ids
+    (second, ids), (third, _) = episode.log[1:3]
+    assert third[: len(second)] == second
+    assert third[len(second) : len(second) + len(ids)] != ids
+
+
+def test_numbers_come_back_as_javascript_writes_them(renderer):
+    episode, messages = Episode(renderer), [user("a < b")]
+    sampled = call("ls", limit=5.0, scale=1e3, seed=12345678901234567890, share=0.25)
+    sent = call("ls", limit=5, scale=1000, seed=12345678901234567000, share=0.25)
+    episode.answer(messages, message=sampled)
+    episode.answer([*messages, sent, {"role": "tool", "tool_call_id": "call_7", "content": "done"}])
+    assert (episode.histories.counts.num_foreign_answers, episode.histories.counts.num_forks) == (0, 0)
     assert episode.learned() == episode.log
 
 

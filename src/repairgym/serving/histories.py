@@ -11,6 +11,7 @@ for them. Makes the prompts and a :class:`~repairgym.ledger.LedgerBuilder`. Guar
 """
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,9 +21,10 @@ from repairgym.inference.chat_template import Message
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tool_calls import HERMES
 from repairgym.ledger import LedgerBuilder, Span
-from repairgym.serving.memory import message_key
+from repairgym.serving.memory import call_values, message_key
 from repairgym.serving.records import UNSUPPORTED, ChatRequest, RequestError, TextRequest, to_conversation
 
+_NUM_EDIT_CHARS = 40
 Piece = list[int] | Span
 """Encoded tokens of the environment, or a sampled answer that is copied from elsewhere in the ledger."""
 
@@ -70,6 +72,8 @@ class HistoryCounts:
     """Answers whose sampled ids were copied into a history that the agent had rewritten."""
     num_foreign_answers: int = 0
     """Messages of the assistant that no policy sampled here: the agent wrote or changed them. They are context."""
+    edits: list[str] = field(default_factory=list)
+    """Changes of the agent to arguments of sampled calls, told by the ids of the calls; see `_describe_edits`."""
 
 
 @dataclass
@@ -84,6 +88,8 @@ class EpisodeHistories:
     """Digest of a conversation that ends with an answer -> the answer."""
     _by_content: dict[bytes, Sample] = field(default_factory=dict)
     _samples: list[Sample] = field(default_factory=list)
+    _calls: dict[str, tuple[int, Mapping[str, Any]]] = field(default_factory=dict)
+    """Id of a sampled call -> the number of its answer, and the call as the agent got it."""
 
     def prompt(self, request: ChatRequest) -> Prompt:
         """Return the prompt of a conversation; `RequestError` for tools of a model whose chat template has none."""
@@ -112,11 +118,18 @@ class EpisodeHistories:
             known = self._by_content.get(message_key(request.messages[place]))
             if known is None or place == begin:  # two answers in a row have no tokens between them
                 self.counts.num_foreign_answers += 1
+                self._note_edits(request.messages[place])
                 continue
             pieces += [self._encode(request, conversation[begin:place], last), known.action]
             self.counts.num_spliced_answers += 1
             begin, last = place + 1, known
         return [*pieces, self._encode(request, conversation[begin:], last)]
+
+    def _note_edits(self, message: Mapping[str, Any]) -> None:
+        for call in message.get("tool_calls") or ():
+            number, sampled = self._calls.get(call.get("id"), (0, call))
+            edits = _describe_edits(number, sampled["function"], call["function"])
+            self.counts.edits += [edit for edit in edits if edit not in self.counts.edits]
 
     def _encode(self, request: ChatRequest, part: Sequence[Message], last: Sample | None) -> list[int]:
         if last is None:
@@ -169,6 +182,7 @@ class EpisodeHistories:
             whole = ChatRequest(request.sampling, (*request.messages, answer), request.tools)
             self._by_prefix[_prefix_digests(whole)[-1]] = sample
             self._by_content[message_key(answer)] = sample
+            self._calls |= {call["id"]: (sample.number, call) for call in answer.get("tool_calls") or ()}
         return sample
 
     def _append(self, piece: Piece) -> Span:
@@ -184,3 +198,22 @@ def _prefix_digests(request: ChatRequest) -> list[bytes]:
     for message in request.messages:
         digests.append(hashlib.sha256(digests[-1] + message_key(message)).digest())
     return digests
+
+
+def _describe_edits(number: int, sampled: Mapping[str, Any], sent: Mapping[str, Any]) -> list[str]:
+    """Return a line for each argument of a call that came back changed, with both texts around the difference."""
+    before, after = (call_values(function) for function in (sampled, sent))
+    edits = []
+    for name in sorted({*before, *after}):
+        was, now = ("absent" if name not in values else _as_text(values[name]) for values in (before, after))
+        if was != now:
+            pairs = enumerate(zip(was, now, strict=False))
+            same = next((place for place, (old, new) in pairs if old != new), min(len(was), len(now)))
+            part = slice(max(0, same - _NUM_EDIT_CHARS // 2), same + _NUM_EDIT_CHARS // 2)
+            place = f"answer {number}, {sampled['name']}.{name}, character {same}"
+            edits.append(f"{place}: {was[part]!r} came back as {now[part]!r}")
+    return edits
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -85,12 +85,26 @@ def _content(message: Mapping[str, Any]) -> str:
 
 
 def _calls(message: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    calls = []
-    for call in message.get("tool_calls") or ():
-        arguments = call["function"].get("arguments") or "{}"
-        try:
-            values = json.loads(arguments) if isinstance(arguments, str) else arguments
-        except ValueError:
-            values = arguments
-        calls.append((call["function"]["name"], values))
-    return calls
+    return [(call["function"]["name"], _values(call["function"])) for call in message.get("tool_calls") or ()]
+
+
+def call_values(function: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by name; what is no object as the whole text."""
+    values = _values(function)
+    return values if isinstance(values, dict) else {"arguments": values}
+
+
+def _values(function: Mapping[str, Any]) -> Any:
+    """Read the arguments; numbers as JavaScript has them, because agents in it send 1.0 back as 1."""
+    arguments = function.get("arguments") or "{}"
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return json.loads(arguments, parse_float=_number, parse_int=_number)
+    except ValueError:
+        return arguments
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    return int(value) if value.is_integer() else value

@@ -113,6 +113,8 @@ async def test_a_port_inside_leads_to_the_model_and_ends_with_the_box(box: Box) 
     await box.close()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(*address)
+    with pytest.raises(SandboxError, match="has ended"):
+        await box.run(("true",), {})
     model.close()
 
 

@@ -97,10 +97,10 @@ def play(tmp_path, small_environment, renderer):
         pipeline = PipelineConfig(**{"max_len_tokens": 5000, "max_action_tokens": 500, "time_limit_s": 60.0} | limits)
         return await play_config(RolloutConfig(agent=external, pipeline=pipeline), policy)
 
-    async def play_config(config, policy=None):
+    async def play_config(config, policy=None, **changes):
         grading = GradingConfig(is_replayed=False, num_canaries=0)
         config = config.model_copy(update={"grading": grading})
-        task, backend = scripted_task(), NamespaceBackend()
+        task, backend = scripted_task(**changes), NamespaceBackend()
         runner = Runner(config, backend, lambda task: TaskLayers(small_environment, tmp_path), renderer)
         try:
             (job,) = make_group("phase", 0, task.id, 1, seed=1)
@@ -207,6 +207,23 @@ async def test_a_released_agent_repairs_a_task(play, name):
     assert trajectory.agent_run is not None
     assert trajectory.agent_run.num_foreign_answers == 0
     assert len(trajectory.turns) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.asyncio
+async def test_claude_code_decodes_escapes_in_calls(play):
+    config = load_config(RolloutCommandConfig, AGENTS / "claude_code.toml", []).rollout
+    repaired = "SIGN = '\\u00c0'\ndef f(a, b):\n    return a <= b\n"
+    trajectory = await play.config(config, gold_files={"m.py": repaired})
+    assert trajectory.verdict.kind is VerdictKind.PASSED
+    assert trajectory.final_files["m.py"] == repaired.encode().decode("unicode_escape")
+    run = trajectory.agent_run
+    assert run is not None
+    assert (run.num_foreign_answers, run.num_forks) == (1, 1)
+    (edit,) = run.edits
+    assert "'\\\\u00c0'" in edit.partition(" came back as ")[0]
+    assert "'À'" in edit.partition(" came back as ")[2]
 
 
 def test_settings_without_effect_and_loose_packages_are_rejected():

@@ -37,6 +37,7 @@ class Box:
         self._task = task
         self._time_limit_s = time_limit_s
         self._workspace: Workspace | None = None
+        self._is_closed = False
         self._layer: Path | None = None
         self._ports: dict[str, int] = {}
         self._servers: list[asyncio.Server] = []
@@ -97,7 +98,8 @@ class Box:
         return await self._runner.grade(self._task, self._files())
 
     async def close(self) -> None:
-        """End the sandbox and what is forwarded; safe to call twice."""
+        """End the sandbox and what is forwarded, for good; safe to call twice."""
+        self._is_closed = True
         for server in self._servers:
             server.close()
         for task in list(self._piped):
@@ -107,6 +109,8 @@ class Box:
             await self._workspace.close()
 
     def _files(self) -> Workspace:
+        if self._is_closed:
+            raise SandboxError("the sandbox has ended with its episode")
         if self._workspace is None:
             mounts = {} if self._layer is None else {LAYER: self._layer}
             self._workspace = self._runner.open_workspace(self._task, mounts)

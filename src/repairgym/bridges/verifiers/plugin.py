@@ -88,9 +88,10 @@ class SandboxRuntime(vf.Runtime):
         text = script if isinstance(script, str) else script.decode()
         path = f"{self.scripts_dir}/{sha256(text.encode()).hexdigest()}.py"
         with _sandbox_errors():
-            await self.box.install(script_requirements(text))
+            if requirements := script_requirements(text):
+                await self.box.install(requirements)
             await self.box.write(path, text.encode())
-        return [f"{LAYER}/bin/python", path]
+        return [f"{LAYER}/bin/python" if requirements else "python3", path]
 
     async def write(self, path: str, data: bytes) -> None:
         """Write a file."""
