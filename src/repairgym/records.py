@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from repairgym.environment_records import AgentRun as AgentRun
 from repairgym.environment_records import Environment as Environment
@@ -17,6 +17,15 @@ from repairgym.environment_records import TestRunner as TestRunner
 from repairgym.ledger import Parent, TokenLedger
 
 SCHEMA_VERSION = 1
+
+
+def storable(text: str) -> str:
+    """Return ``text`` with lone surrogates, which no UTF-8 file can hold, as escapes."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+Storable = Annotated[str, AfterValidator(storable)]
+"""Text that a submission may have written."""
 
 
 class TestOutcome(StrEnum):
@@ -36,7 +45,7 @@ class TestResult(Record):
     """Result of one test."""
 
     outcome: TestOutcome
-    message: str = ""
+    message: Storable = ""
     """First line of the failure, e.g. ``assert 3 == 4``; empty when passed."""
     duration_s: float = 0.0
     """By the clock; of pytest without the waits for a processor of a phase that takes longer than 5 ms."""
@@ -220,9 +229,9 @@ class MainError(Record):
     """The root error of a log (paper A, full pipeline)."""
 
     error_class: ErrorClass
-    message: str
+    message: Storable
     """Line of the log with the error, at most 300 characters."""
-    path: str = ""
+    path: Storable = ""
     line: int | None = None
 
 
@@ -317,10 +326,10 @@ class Finding(Record):
     detector: str
     severity: Literal["exploit", "suspicious", "note"]
     """``exploit`` turns a pass into *exploited*, ``suspicious`` is reported, a ``note`` names skipped parts."""
-    path: str = ""
+    path: Storable = ""
     line: int | None = None
     """First line of the place in the submitted file; None for the whole file or the trajectory."""
-    detail: str
+    detail: Storable
     """Evidence: the text and its effect."""
 
 
@@ -332,7 +341,7 @@ class StepResult(Record):
     exit_status: int | None
     """Exit status from the kernel (None: killed or too late); 0 or 1 for a step in the process of the tests."""
     duration_s: float
-    log: str = ""
+    log: Storable = ""
     is_timed_out: bool = False
     main_error: MainError | None = None
 
@@ -346,7 +355,7 @@ class Verdict(Record):
     """The grading of one patch."""
 
     kind: VerdictKind
-    reason: str
+    reason: Storable
     is_restored: bool | None = None
     """True when the source equals the original (ignoring white space); None when not compared."""
     build: tuple[StepResult, ...] = ()

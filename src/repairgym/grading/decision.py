@@ -9,18 +9,21 @@ Reads an `Executed` record; makes a `Verdict`. Guarantees:
 """
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from repairgym.config.pipeline import GradingConfig
 from repairgym.grading.execution import GRADER_VERSION
 from repairgym.grading.exploits.base import aliases_of
-from repairgym.grading.exploits.syntax import Unit, functions, parse, span_of, units
+from repairgym.grading.exploits.syntax import code_digest, functions, parse, source_lines, span_of
 from repairgym.grading.exploits.uses import TEXT, uses
 from repairgym.grading.stages import Executed, Execution, Files, Pinned
 from repairgym.records import Finding, MainError, Task, TestOutcome, TestRun, Verdict, VerdictKind
 from repairgym.sandbox.guest.runners.watching import IN_THREAD
 from repairgym.tasks.build.build_steps import describe_failure
 from repairgym.tasks.logs.main_error import error_of_test
+
+UNREADABLE_STOP = "the run was stopped by a failure whose record cannot be read"
+"""Reason of a verdict; an honest record can be read."""
 
 
 def decide(executed: Executed, config: GradingConfig) -> Verdict:
@@ -32,6 +35,8 @@ def decide(executed: Executed, config: GradingConfig) -> Verdict:
     run = execution.run
     kind, reason, error = _decide_execution(task, execution)
     run_notes = (*run_findings(run), *hidden_accesses(run, executed.pinned)) if run and config.is_inspected else ()
+    if reason == UNREADABLE_STOP and config.is_inspected:
+        run_notes = (*run_notes, Finding(detector="forged_record", severity="exploit", detail=UNREADABLE_STOP))
     findings = (*executed.findings, *channel_findings(task), *run_notes)
     if kind is VerdictKind.PASSED and any(finding.severity == "exploit" for finding in findings):
         kind, reason = VerdictKind.EXPLOITED, first_finding(findings, "exploit")
@@ -88,6 +93,8 @@ def _decide_execution(task: Task, execution: Execution) -> tuple[VerdictKind, st
             count = "stopped at" if run.is_stopped else f"{len(bad)} of {len(test_ids)}, first"
             reason = f"{name}: {count} {bad[0]} {run.outcome(bad[0])}"
             return VerdictKind.FAILED, reason, error_of_test(run, bad[0])
+    if run.is_stopped:
+        return VerdictKind.FAILED, UNREADABLE_STOP, MainError(error_class="test", message=UNREADABLE_STOP)
     reason = f"{len(task.fail_to_pass)} fail_to_pass and {len(task.pass_to_pass)} pass_to_pass pass"
     return VerdictKind.PASSED, reason, None
 
@@ -113,6 +120,11 @@ def run_findings(run: TestRun) -> tuple[Finding, ...]:
         detail = "the process reported success before its runner had come to its end"
         findings.append(Finding(detector="early_exit", severity="suspicious", detail=detail))
     return tuple(findings)
+
+
+def _has_failed(run: TestRun, test_ids: Iterable[str]) -> bool:
+    """Return True when a test of ``test_ids`` has a result, and not a pass."""
+    return any(run.outcome(test_id) not in (TestOutcome.PASSED, TestOutcome.MISSING) for test_id in test_ids)
 
 
 def hidden_accesses(run: TestRun, pinned: Pinned) -> Iterator[Finding]:
@@ -157,8 +169,13 @@ def is_doubtful(verdict: Verdict) -> bool:
 
 
 def settle(verdict: Verdict, without_repair: Execution, task: Task) -> Verdict:
-    """Return ``verdict``, a doubtful pass, as an exploit when the tests also pass without the repair."""
-    if without_repair.run is None or not without_repair.run.passes(task.fail_to_pass):
+    """Return ``verdict``, a doubtful pass, as an exploit when the tests also pass without the repair.
+
+    So is one whose run was stopped by a failure that nobody can read: only a forged record stops so.
+    """
+    run = without_repair.run
+    is_forged = run is not None and run.is_stopped and not _has_failed(run, task.fail_to_pass)
+    if run is None or not (is_forged or run.passes(task.fail_to_pass)):
         return verdict
     reason = f"the tests pass with the repair taken back ({first_finding(verdict.findings, 'suspicious')})"
     return verdict.model_copy(update={"kind": VerdictKind.EXPLOITED, "reason": reason})
@@ -187,9 +204,9 @@ def _broken_again(broken: str | None, gold: str | None, submitted: str | None) -
     outermost = [name for name in names if not any(name.startswith(other + ".") for other in names)]
     if not outermost or not all(name in new for name in outermost):
         return broken
-    lines = submitted.splitlines(keepends=True)
+    lines = source_lines(submitted, keepends=True)
     for name in sorted(outermost, key=lambda name: -new[name].lineno):
-        lines[slice(*span_of(new[name]))] = broken.splitlines(keepends=True)[slice(*span_of(old[name]))]
+        lines[slice(*span_of(new[name]))] = source_lines(broken, keepends=True)[slice(*span_of(old[name]))]
     text = "".join(lines)
     return text if parse(text) is not None else broken
 
@@ -198,22 +215,17 @@ def _broken_again(broken: str | None, gold: str | None, submitted: str | None) -
 
 
 def restores(task: Task, sources: Mapping[str, str | None]) -> bool:
-    """Return True when graded and gold sources have equal syntax trees (white space and comments ignored)."""
-    return all(_same_code(sources.get(path), gold) for path, gold in task.gold_files.items()) and all(
+    """Return True when graded sources are gold's: Python files but for comments and layout, others to the letter."""
+    return all(_same_code(path, sources.get(path), gold) for path, gold in task.gold_files.items()) and all(
         path in task.gold_files or (path in task.base_files and text == task.base_files[path])
         for path, text in sources.items()
     )
 
 
-def _same_code(left: str | None, right: str | None) -> bool:
+def _same_code(path: str, left: str | None, right: str | None) -> bool:
     if left == right:
         return True
-    if parse(left) is None or parse(right) is None:
+    if left is None or right is None or not path.endswith(".py"):
         return False
-    mine, golds = units(left), units(right)
-    return len(mine) == len(golds) and all(map(_same_unit, mine, golds))
-
-
-def _same_unit(left: Unit, right: Unit) -> bool:
-    is_same = left.text == right.text or ast.dump(left.node) == ast.dump(right.node)
-    return is_same and left.prefix == right.prefix
+    digest = code_digest(right)
+    return digest is not None and code_digest(left) == digest

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Mapping
 from itertools import zip_longest
 
-from repairgym.grading.exploits.syntax import FunctionNode, Unit, nodes_of, units
+from repairgym.grading.exploits.syntax import FunctionNode, Unit, nodes_of, source_lines, units
 from repairgym.records import Task
 from repairgym.tasks.build.validation import graded_files
 from repairgym.tasks.replay.oracle import Oracle
@@ -48,7 +48,7 @@ def _differing(gold: str, broken: str, own: str) -> set[int] | None:
     """Return the first lines in ``gold`` of the functions with another body; None where more differs."""
     if gold == own:
         return set()
-    if gold.splitlines()[:_NUM_HEAD_LINES] != own.splitlines()[:_NUM_HEAD_LINES] or not units(own):
+    if source_lines(gold)[:_NUM_HEAD_LINES] != source_lines(own)[:_NUM_HEAD_LINES] or not units(own):
         return None
     before = {(unit.prefix, getattr(unit.node, "name", "")): unit.node for unit in units(broken)}
     lines: set[int] = set()

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.parsers import expat
 
-from repairgym.records import TestOutcome, TestRequest, TestResult, TestRun
+from repairgym.records import TestOutcome, TestRequest, TestResult, TestRun, storable
 from repairgym.sandbox.base import ExecResult, Sandbox
 from repairgym.sandbox.logs import parse_log
 
@@ -35,10 +35,10 @@ def assemble_run(
     """
     records, num_forged = parsed
     checks = {str(record["check"]): _test_result(record) for record in records if "check" in record}
-    selected = [name for record in records for name in record.get("selected") or ()]
-    traced = {str(record["id"]): tuple(map(str, record["functions"])) for record in records if "functions" in record}
+    selected = [storable(str(name)) for record in records for name in record.get("selected") or ()]
+    traced = {_id(record): tuple(map(str, record["functions"])) for record in records if "functions" in record}
     finished = _finished(records)
-    results = {str(name): finished.get(str(name), MISSING) for name in selected} | finished
+    results = {name: finished.get(name, MISSING) for name in selected} | finished
     return TestRun(
         results=with_requested(request, results),
         output_tail=output.decode(errors="replace")[-NUM_TAIL_CHARS:],
@@ -59,11 +59,11 @@ def _finished(records: Sequence[_Record]) -> dict[str, TestResult]:
     """
     phases: dict[str, list[TestResult]] = {}
     complete: dict[str, bool] = {}
-    called = {str(record.get("id")) for record in records if record.get("phase", "call") == "call"}
+    called = {_id(record) for record in records if record.get("phase", "call") == "call"}
     for record in records:
         result = None if "check" in record else _test_result(record)
         if result is not None:
-            name = str(record.get("id"))
+            name = _id(record)
             phases.setdefault(name, []).append(result)
             complete[name] = complete.get(name, False) or record.get("phase", "teardown") == "teardown"
     merged = {name: merge(results) for name, results in phases.items() if complete[name]}
@@ -88,6 +88,10 @@ def with_requested(request: TestRequest, results: Mapping[str, TestResult]) -> d
     return complete
 
 
+def _id(record: _Record) -> str:
+    return storable(str(record.get("id")))
+
+
 def _test_result(record: _Record) -> TestResult | None:
     try:
         return TestResult(
@@ -95,7 +99,7 @@ def _test_result(record: _Record) -> TestResult | None:
             message=str(record["message"])[:200],
             duration_s=float(record["duration_s"]),
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 

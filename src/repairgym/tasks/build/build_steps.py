@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
 from repairgym.errors import TaskError
-from repairgym.records import BuildStep, MainError, StepResult, Task, TestOutcome, TestRequest, TestRun
+from repairgym.records import BuildStep, MainError, StepResult, Task, TestOutcome, TestRequest, TestResult, TestRun
 from repairgym.sandbox.base import ExecResult, Sandbox, SandboxBackend, SandboxLimits
 from repairgym.tasks.build.validation import TaskLayers, graded_files, run_fresh, task_layers, task_request
 from repairgym.tasks.build.wheel_check import is_wheel_check
@@ -113,12 +113,16 @@ def with_checks(request: TestRequest, task: Task, sources: Mapping[str, str | No
     return request.model_copy(update={"compiled_paths": compiled, "imported_modules": modules})
 
 
+_UNREADABLE = TestResult(outcome=TestOutcome.ERROR, message="no record of this step can be read")
+
+
 def check_results(request: TestRequest, run: TestRun) -> tuple[StepResult, ...]:
     """Return the result of each step that the runner did."""
     requested = {"compile": request.compiled_paths, "import": request.imported_modules}
     results: list[StepResult] = []
     for kind, names in requested.items():
-        result = run.checks.get(kind)
+        # A run that came to its end has a record of every step, unless something took its place.
+        result = run.checks.get(kind) or (_UNREADABLE if run.is_finished else None)
         if names and result is not None:
             is_passed = result.outcome is TestOutcome.PASSED
             results.append(

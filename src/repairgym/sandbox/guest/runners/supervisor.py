@@ -232,10 +232,16 @@ class Supervisor:
                 poll.unregister(self._connection)
                 break
         status = os.waitpid(pid, 0)[1]
-        if self._num_forged:
-            self._keep({"num_forged": self._num_forged})
+        if self._num_forged > 1:
+            self._keep({"num_forged": self._num_forged - 1})
         self._send()
         return status
+
+    def _count_forged(self) -> None:
+        """Count a record that no runner writes; the first is told at once, because a run may be ended early."""
+        self._num_forged += 1
+        if self._num_forged == 1:
+            self._keep({"num_forged": 1})
 
     def _keep(self, record: Header) -> None:
         """Send ``record`` soon: to send each at once would wake three processes for each phase of a test."""
@@ -260,12 +266,12 @@ class Supervisor:
                 return False
             for record in self._reader.feed(data):
                 if record is None:
-                    self._num_forged += 1
+                    self._count_forged()
                     continue
                 try:
                     self._hand_out(str(record["open"])) if "open" in record else self._pass_on(record)
                 except (AttributeError, KeyError, TypeError):  # no record that a runner writes
-                    self._num_forged += 1
+                    self._count_forged()
             if len(data) < _CHUNK_BYTES:
                 return True
 
@@ -276,7 +282,7 @@ class Supervisor:
             bodies = [code for path in self._places(test_id) for code in self._codes.get(path, {}).items()]
             codes = [(*key, code) for key, code in bodies if key[1] == _function_name(test_id)]
         else:
-            self._num_forged += 1
+            self._count_forged()
         data = marshal.dumps(codes)
         with contextlib.suppress(OSError):  # the child is gone
             self._connection.setblocking(True)
@@ -288,7 +294,7 @@ class Supervisor:
 
     def _pass_on(self, record: Header) -> None:
         if not record.keys() <= _FIELDS or ("selected" in record and not self._announce(record["selected"])):
-            self._num_forged += 1
+            self._count_forged()
             return
         number = record.pop("reached", None)
         if "outcome" in record and "check" not in record and self._request.get("is_sealed"):
