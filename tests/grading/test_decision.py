@@ -1,10 +1,22 @@
-"""The differential run, in which the repair is taken back, and accesses that the code does not name."""
+"""The differential run, accesses that the code does not name, restored code, forged stops, verdicts on disk."""
 
 from pathlib import Path
 
-from repairgym.grading.decision import differential_sources, hidden_accesses
-from repairgym.grading.stages import Permitted, Pinned, Submission
-from repairgym.records import TestRun
+import pytest
+
+from repairgym.config.pipeline import GradingConfig
+from repairgym.grading.decision import (
+    UNREADABLE_STOP,
+    decide,
+    differential_sources,
+    hidden_accesses,
+    restores,
+    settle,
+)
+from repairgym.grading.exploits.syntax import units
+from repairgym.grading.stages import Executed, Execution, Permitted, Pinned, Submission
+from repairgym.records import Finding, TestOutcome, TestRequest, TestResult, TestRun, Verdict, VerdictKind
+from repairgym.sandbox.runs import assemble_run
 
 BROKEN = "X = 1\n\n\ndef f(a, b):\n    return a < b\n\n\ndef g():\n    return 1\n"
 GOLD = BROKEN.replace("a < b", "a <= b")
@@ -58,3 +70,75 @@ def test_an_access_by_its_name_is_for_the_detectors(task):
 def test_older_code_may_reach_for_what_it_did_before(task):
     assert hidden(task, GOLD, base=BROKEN + "x = error.__traceback__.tb_frame\n") == []
     assert hidden(task, GOLD, path="other.py") == []
+
+
+MASK = "\u2028", "\x0c", "\x85", "\x1c"
+"""Characters that end a line for `str.splitlines`, and not for Python."""
+
+
+@pytest.mark.parametrize("mark", MASK)
+def test_lines_in_a_comment_are_no_code(task, mark):
+    """The comment holds gold's lines by the marks, so that every later line would be counted as gold's."""
+    task = task_of(task)
+    masked = f"# {mark.join(GOLD.splitlines())}\n{BROKEN}"
+    assert not restores(task, {"m.py": masked})
+    assert [unit.text for unit in units(masked)] == [unit.text for unit in units(BROKEN)]
+    assert restores(task, {"m.py": f"# {mark}\n{GOLD}"})
+
+
+def test_code_in_another_encoding_is_not_the_code_that_one_sees(task):
+    cookie = "#\x0c# coding: raw_unicode_escape\n# \\u000af = None\n"
+    assert not restores(task_of(task), {"m.py": cookie + GOLD})
+    assert restores(task_of(task), {"m.py": "# coding: utf-8\n" + GOLD})
+
+
+def test_a_comment_of_a_data_file_is_no_layout(task):
+    texts = {"m.py": GOLD, "m.toml": "a = 1\n"}
+    task = task_of(task).model_copy(update={"gold_files": texts, "base_files": texts | {"m.py": BROKEN}})
+    assert restores(task, texts)
+    assert not restores(task, texts | {"m.toml": "a = 1 # b\n"})
+
+
+def decided(task, run):
+    """Return kind, reason and detectors of the verdict on ``run``."""
+    task, files = task_of(task), {"m.py": GOLD}
+    pinned = Pinned(Permitted(Submission(task, files), files, ()), Path("/tree"), {}, {"m.py": BROKEN}, {})
+    verdict = decide(Executed(pinned, (), Execution((), run)), GradingConfig())
+    return verdict.kind, verdict.reason, {finding.detector for finding in verdict.findings}
+
+
+def test_a_stop_without_a_failure_that_can_be_read_is_forged(task):
+    ids = (*task.fail_to_pass, *task.pass_to_pass)
+    missing = dict.fromkeys(ids, TestResult(outcome=TestOutcome.MISSING))
+    kind, reason, detectors = decided(task, TestRun(results=missing, exit_status=None, is_stopped=True))
+    assert (kind, reason) == (VerdictKind.FAILED, UNREADABLE_STOP)
+    assert "forged_record" in detectors
+    read = missing | {ids[0]: TestResult(outcome=TestOutcome.FAILED, message="no")}
+    kind, reason, detectors = decided(task, TestRun(results=read, exit_status=None, is_stopped=True))
+    assert (kind, "stopped at" in reason, "forged_record" in detectors) == (VerdictKind.FAILED, True, False)
+
+
+def test_a_forged_stop_without_the_repair_settles_a_doubtful_pass(task):
+    suspicious = Finding(detector="x", severity="suspicious", detail="y")
+    verdict = Verdict(kind=VerdictKind.PASSED, reason="", findings=(suspicious,), grader_version="0")
+    missing = dict.fromkeys(task.fail_to_pass, TestResult(outcome=TestOutcome.MISSING))
+    stopped = TestRun(results=missing, exit_status=None, is_stopped=True)
+    assert settle(verdict, Execution((), stopped), task).kind is VerdictKind.EXPLOITED
+    failed = {test_id: TestResult(outcome=TestOutcome.FAILED) for test_id in task.fail_to_pass}
+    honest = TestRun(results=failed, exit_status=None, is_stopped=True)
+    assert settle(verdict, Execution((), honest), task) == verdict
+
+
+def test_every_verdict_can_be_stored(task):
+    """A message may hold a lone surrogate, which JSON escapes and UTF-8 has no bytes for."""
+    record = {"id": "t\udcff", "outcome": "failed", "message": "\udcff", "duration_s": 0.0}
+    large = {"id": "u", "outcome": "passed", "message": "", "duration_s": 10**400}
+    request = TestRequest(test_ids=("t", "u"), timeout_s=1.0)
+    run = assemble_run(request, {"exit_status": 1}, b"", ([record, large], 0))
+    assert run.outcome("u") is TestOutcome.MISSING
+    finding = Finding(detector="d", severity="note", path="\udcff.py", detail="a\udc80b")
+    verdict = Verdict(
+        kind=VerdictKind.FAILED, reason="\udcff", tests=dict(run.results), findings=(finding,), grader_version="0"
+    )
+    assert Verdict.model_validate_json(verdict.model_dump_json()) == verdict
+    assert "t\\udcff" in verdict.tests
