@@ -121,7 +121,7 @@ async def test_edit_error_undo_and_submission(task, tmp_path, renderer):
 
 @pytest.mark.asyncio
 async def test_a_malformed_action_is_an_observation(task, tmp_path, renderer):
-    policy = Replies(renderer, ["delete everything", "edit\nedit", "submit"])
+    policy = Replies(renderer, ["erase everything", "edit\nedit", "submit"])
     episode = await runner(policy, renderer).run("s", context_of(task, tmp_path), 0)
     assert [(turn.tool, turn.error) for turn in episode.turns] == [(None, "format"), (None, "format"), ("submit", "")]
     assert episode.turns[0].observation.startswith("error: one line, one of")
@@ -135,7 +135,7 @@ async def test_limits_end_the_episode(task, tmp_path, renderer):
     long = Replies(renderer, ["edit " * 60] * 9, is_stopped=False)
     episode = await runner(long, renderer).run("s", context_of(task, tmp_path), 0)
     assert episode.stop_reason is StopReason.TOKEN_LIMIT
-    assert len(episode.ledger) <= CONFIG.max_len_tokens + 60
+    assert len(episode.ledger) <= CONFIG.max_len_tokens + 70
     assert all(turn.error == "format" for turn in episode.turns)
 
 

@@ -109,8 +109,8 @@ def test_a_prefix_that_comes_out_differently_is_invalid_and_has_no_reward(task, 
 def test_branches_of_a_model_are_the_chain_bit_for_bit(base, task, tmp_path):
     config = RolloutConfig(
         max_in_flight=4,
-        pipeline=PipelineConfig(max_len_tokens=200, max_turns=5, max_action_tokens=8),
-        engine=EngineConfig(num_slots=4, max_len_tokens=200, is_batch_invariant=True),
+        pipeline=PipelineConfig(max_len_tokens=260, max_turns=5, max_action_tokens=8),
+        engine=EngineConfig(num_slots=4, max_len_tokens=260, is_batch_invariant=True),
     )
     renderer = ChatRenderer(load_tokenizer(base))
     layers = TaskLayers(tmp_path, tmp_path)
