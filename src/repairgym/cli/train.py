@@ -1,4 +1,4 @@
-"""`repairgym train`: base, changes, sft, rft, step_dpo, dagger, agent_q, rl, dapo_two_stage, distill_then_grpo, verl.
+"""`repairgym train`: the small base and its corpora, sft, rft, step_dpo, dagger, agent_q, rl, whole recipes, verl.
 
 A command checks its arguments and configuration before it imports torch, then runs its recipe, in several processes
 under torchrun.

@@ -28,6 +28,7 @@ COMMAND_CONFIGS: Mapping[str, type[Record]] = {
     "train dapo_two_stage": recipes.TwoStageConfig,
     "train distill_then_grpo": recipes.DistillThenGrpoConfig,
     "train base": recipes.PretrainingConfig,
+    "train functions": recipes.PretrainingConfig,
     "train changes": commands.ChangesConfig,
     "train verl": cluster.VerlConfig,
     "rollout": commands.RolloutCommandConfig,

@@ -139,6 +139,11 @@ class BatchSource:
         return synthesize(function, min(num_bugs, max(1, len(function.sites) // 2)), config.noise, generator)
 
 
+def num_corrected_tokens(config: PretrainingConfig) -> int:
+    """Return the tokens of a batch that corrections have, in the steps that have some."""
+    return round(config.batch_tokens * config.corrections.token_share)
+
+
 def batches(
     source: BatchSource, config: PretrainingConfig, tokenizer: Path, first: int, num_steps: int, corrected_from: int
 ) -> Iterator[list[Sample]]:
@@ -148,8 +153,7 @@ def batches(
     """
 
     def size(step: int) -> int:
-        share = config.corrections.token_share if step >= corrected_from else 0.0
-        return config.batch_tokens - round(config.batch_tokens * share)
+        return config.batch_tokens - (num_corrected_tokens(config) if step >= corrected_from else 0)
 
     if not config.num_workers:
         for step in range(first, num_steps):

@@ -27,7 +27,7 @@ from repairgym.learning.checkpoints import STATE_FILE, load_training_state, save
 from repairgym.learning.distributed.fsdp import training_device
 from repairgym.learning.samples import Sample
 from repairgym.learning.sft import SftTrainer
-from repairgym.pretraining.batches import BatchSource, Corpus, batches, load_corpus
+from repairgym.pretraining.batches import BatchSource, Corpus, batches, load_corpus, num_corrected_tokens
 from repairgym.pretraining.corpus import function_digest
 from repairgym.pretraining.repair_actions import repair_actions
 from repairgym.pretraining.repair_episodes import play_repair
@@ -116,7 +116,7 @@ class _Pretraining:
             self._progress("base", step, self._num_steps, "searching for errors to correct")
             corrections.refresh(self._train.functions, step)
         if corrections:
-            samples = corrections.batch(step, round(config.batch_tokens * config.corrections.token_share)) + samples
+            samples = corrections.batch(step, num_corrected_tokens(config)) + samples
         metrics = self._trainer.step(samples)
         detail = f"loss {metrics['train/loss']:.3f}"
         if (step + 1) % config.save_every_steps == 0 or step + 1 == self._num_steps:

@@ -15,6 +15,7 @@ from repairgym.agent.tools.window import Window
 from repairgym.agent.tools.window_edits import USAGES, CompactEdit, change_of, edit_at
 from repairgym.config.models import TeacherNoise
 from repairgym.pretraining.corpus import CorpusFunction
+from repairgym.pretraining.repair_actions import whole_window
 from repairgym.tasks.build.assembly import mutation_issue
 from repairgym.tasks.mutation.operators import Mutation, Site, apply
 
@@ -74,7 +75,7 @@ class SimulatedEpisode:
     def __init__(self, path: str, good: str, broken: str, message: str, generator: random.Random) -> None:
         self._good = good
         self.text = broken
-        self._window = Window(path, tuple(range(1, len(broken.splitlines()) + 1)))
+        self._window = whole_window(path, broken.splitlines())
         self._message = message
         self._random = generator
         self._undo: list[tuple[str, Window]] = []
