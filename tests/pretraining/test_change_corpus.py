@@ -11,11 +11,11 @@ from tests.pretraining.test_changes import BEFORE
 from repairgym.config.commands import ChangesConfig
 from repairgym.config.loading import load_config
 from repairgym.errors import InputError
-from repairgym.pretraining.change_corpus import collect_changes, held_out_names, held_out_texts
+from repairgym.pretraining.change_corpus import collect_changes
 from repairgym.pretraining.changes import FunctionChange
 from repairgym.pretraining.corpus import function_digest
+from repairgym.pretraining.held_out import held_out_names
 from repairgym.tasks.layers.package_index import sha256_of
-from repairgym.tasks.layers.store import LayerStore
 
 FIXED = BEFORE.replace("> 1", "> 0")
 RELEASES = {"1.0": BEFORE, "1.1": FIXED, "1.2": BEFORE, "1.10": BEFORE.replace("[:n]", "[:n + 1]")}
@@ -105,8 +105,3 @@ def test_the_preset_names_no_held_out_package():
     names = load_config(ChangesConfig, [preset]).packages
     assert len(names) > 30
     assert not held_out_names() & set(names)
-
-
-@pytest.mark.network
-def test_held_out_texts_are_those_of_pinned_releases():
-    assert len(held_out_texts(LayerStore())) > 3000

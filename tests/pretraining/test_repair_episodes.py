@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import random
 import textwrap
 from pathlib import Path
@@ -16,6 +15,7 @@ from repairgym.errors import InputError
 from repairgym.inference.loading import load_tokenizer, shipped_base
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.pretraining.batches import BatchSource, Corpus, batches, load_changes, load_corpus, weighted_sample
+from repairgym.pretraining.changes import FunctionChange
 from repairgym.pretraining.corpus import (
     CorpusFunction,
     corpus_functions,
@@ -83,8 +83,11 @@ def test_damaged_functions_parse_and_differ(functions: list[CorpusFunction]) -> 
 
 def test_batches_of_workers_are_those_of_one_process(functions: list[CorpusFunction], tmp_path: Path) -> None:
     save_functions(functions, tmp_path / "functions.jsonl.gz")
-    change = {"path": "m.py", "name": "f", "before": REPAIR.before, "after": REPAIR.after}
-    (tmp_path / "changes.jsonl").write_text(f"{json.dumps(change)}\n" * 310)
+    change = FunctionChange(
+        package="p", version_before="1", version_after="2",
+        path="m.py", name="f", before=REPAIR.before, after=REPAIR.after,
+    )  # fmt: skip
+    (tmp_path / "changes.jsonl").write_text(f"{change.model_dump_json()}\n" * 310)
     config = PretrainingConfig(
         functions=str(tmp_path / "functions.jsonl.gz"),
         changes=str(tmp_path / "changes.jsonl"),

@@ -80,7 +80,7 @@ def base(
     """
     from repairgym.cli.display import ProgressDisplay
     from repairgym.cli.running import require_one_process
-    from repairgym.pretraining.corpus import held_out_digests
+    from repairgym.pretraining.held_out import held_out_digests
     from repairgym.pretraining.pretraining import pretrain
     from repairgym.tasks.layers.store import LayerStore
 
@@ -102,7 +102,8 @@ def functions(
     Example: repairgym train functions functions.jsonl.gz
     """
     from repairgym.pretraining.batches import installed_functions
-    from repairgym.pretraining.corpus import held_out_digests, save_functions
+    from repairgym.pretraining.corpus import save_functions
+    from repairgym.pretraining.held_out import held_out_digests
     from repairgym.tasks.layers.store import LayerStore
 
     corpus = installed_functions(config, held_out_digests(LayerStore()))
@@ -121,13 +122,14 @@ def changes(
     Example: repairgym train changes changes.jsonl --preset changes num_releases=4
     """
     from repairgym.cli.display import ProgressDisplay
-    from repairgym.pretraining.change_corpus import check_packages, collect_changes, held_out_texts
+    from repairgym.pretraining.change_corpus import check_packages, collect_changes
+    from repairgym.pretraining.held_out import held_out_digests
     from repairgym.tasks.layers.store import LayerStore
 
     check_packages(config)
     with ProgressDisplay() as progress:
         progress("changes", 0, 0, "reading the held-out packages")
-        counts = collect_changes(config, out, held_out_texts(LayerStore()), progress)
+        counts = collect_changes(config, out, held_out_digests(LayerStore()), progress)
     for name, reason in counts.failed.items():
         typer.echo(f"left out: {name}: {reason}")
     typer.echo(f"{counts.num_changes} changes of {counts.num_packages} packages: {out}")

@@ -4,7 +4,6 @@ Reads a corpus; makes `Sample` lists, here or in worker processes. Invariant: th
 the seed and the number of its step alone, however many processes make it.
 """
 
-import json
 import multiprocessing
 import os
 import random
@@ -21,6 +20,7 @@ from repairgym.errors import InputError
 from repairgym.inference.loading import load_tokenizer
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.learning.samples import Sample
+from repairgym.pretraining.changes import FunctionChange
 from repairgym.pretraining.corpus import (
     CorpusFunction,
     corpus_functions,
@@ -87,15 +87,12 @@ def load_changes(path: Path) -> list[Repair]:
         InputError: the file cannot be read.
     """
     try:
-        with path.open(encoding="utf-8") as rows:
-            return [
-                Repair(row["path"], row["name"], tuple(row["before"]), tuple(row["after"]))
-                for row in map(json.loads, rows)
-                if "before" in row
-            ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        changes = map(FunctionChange.model_validate_json, path.read_bytes().splitlines())
+        return [Repair(change.path, change.name, change.before, change.after) for change in changes]
+    except (OSError, ValueError) as error:
+        fault = str(error).replace("\n", ": ", 1).partition("\n")[0]
         raise InputError(
-            f"{path} is no file of changes ({error}); expected one that `repairgym train changes` wrote"
+            f"{path} is no file of changes ({fault}); expected one that `repairgym train changes` wrote"
         ) from error
 
 

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from repairgym.config.commands import ChangesConfig
 from repairgym.errors import InputError, PackageNotFoundError, RepairGymError, TaskError
-from repairgym.pretraining.changes import FunctionChange, function_texts, normalized_name, release_changes
+from repairgym.pretraining.changes import FunctionChange, normalized_name, release_changes
 from repairgym.pretraining.corpus import function_digest
+from repairgym.pretraining.held_out import held_out_names
 from repairgym.process_pool import end_with_parent
 from repairgym.tasks.layers.atomic_write import written_whole
-from repairgym.tasks.layers.catalogue import Package, load_catalogue
 from repairgym.tasks.layers.package_index import PackageIndex, Sdist
 from repairgym.tasks.layers.store import LayerStore
 
@@ -34,14 +34,6 @@ if TYPE_CHECKING:  # it imports torch, which nothing here needs
 
 PARTS_FORMAT = 1
 """Grows when extraction finds other changes, so that parts of before are not reused."""
-CATALOGUES = (Path("catalog/packages.toml"), None)
-SWE_BENCH = (
-    "astropy", "django", "flask", "matplotlib", "pylint", "pytest", "requests", "scikit-learn", "seaborn", "sphinx",
-    "sympy", "xarray",
-)  # fmt: skip
-"""The projects of SWE-bench (arXiv 2310.06770)."""
-OTHER_NAMES = ("jinja", "jwt", "lark-parser", "sklearn", "flask-httpauth", "mpl-toolkits")
-"""Names of the same projects' modules and other distributions."""
 
 
 class ChangeCounts(NamedTuple):
@@ -51,30 +43,6 @@ class ChangeCounts(NamedTuple):
     num_packages: int
     failed: dict[str, str]
     """Package that was left out -> why."""
-
-
-def held_out_packages() -> dict[str, Package]:
-    """Return name -> package of the catalogues, of all splits."""
-    return {package.name: package for path in CATALOGUES for package in load_catalogue(path).package}
-
-
-def held_out_names() -> frozenset[str]:
-    """Return normalized names of the catalogues' packages and of SWE-bench's projects."""
-    return frozenset(map(normalized_name, (*held_out_packages(), *SWE_BENCH, *OTHER_NAMES)))
-
-
-def held_out_texts(layers: LayerStore) -> frozenset[str]:
-    """Return the digests of all functions in the pinned releases of validation and test packages.
-
-    Raises:
-        IndexUnavailableError: a package is not in the layer store and no index answers.
-    """
-    packages = [package for package in held_out_packages().values() if package.split != "train"]
-    trees = [layers.tree(package.sdist(version)) for package in packages for version in package.sdists]
-    digests: set[str] = set()
-    for path in (path for tree in trees for path in tree.rglob("*.py") if path.is_file()):
-        digests.update(map(function_digest, function_texts(path.read_text(encoding="utf-8", errors="replace"))))
-    return frozenset(digests)
 
 
 def check_packages(config: ChangesConfig) -> None:

@@ -2,7 +2,7 @@
 
 Reads the Python files of named distributions; makes `CorpusFunction` records and a manifest with digests. Invariants:
 vendored copies and tests are left out, equal functions appear once, and a function whose text equals one of a held-out
-package (`excluded_digests`) never appears.
+package (`held_out`) never appears.
 """
 
 import gzip
@@ -23,8 +23,6 @@ from typing import Any
 from repairgym.agent.tools.window import docstring_lines
 from repairgym.errors import InputError
 from repairgym.process_pool import end_with_parent
-from repairgym.tasks.layers.catalogue import load_catalogue
-from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.mutation.operators import FunctionSpan, Site, find_functions, find_sites
 
 SKIPPED_PARTS = frozenset(
@@ -154,18 +152,3 @@ def load_functions(path: Path) -> list[CorpusFunction]:
 def _function_of(row: dict[str, Any]) -> CorpusFunction:
     sites = tuple(Site(**{**site, "alternatives": tuple(site["alternatives"])}) for site in row["sites"])
     return CorpusFunction(row["path"], row["name"], tuple(row["lines"]), sites)
-
-
-def held_out_digests(layers: LayerStore, catalogue: Path | None = None) -> frozenset[str]:
-    """Digests of all functions of held-out packages.
-
-    Raises:
-        IndexUnavailableError: a package is not in the layer store and no index answers.
-    """
-    packages = [package for package in load_catalogue(catalogue).select() if package.split != "train"]
-    trees = [layers.tree(package.sdist(version)) for package in packages for version in package.sdists]
-    files = [(str(path.relative_to(tree)), path) for tree in trees for path in sorted(tree.rglob("*.py"))]
-    digests: set[str] = set()
-    for _ in corpus_functions(files, frozenset(), digests):
-        pass
-    return frozenset(digests)

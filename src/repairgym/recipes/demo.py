@@ -13,7 +13,7 @@ from repairgym.config.learning import SftConfig
 from repairgym.config.recipes import CollectConfig, DemoConfig
 from repairgym.config.selection import TaskSelection
 from repairgym.inference.loading import load_tokenizer, shipped_base
-from repairgym.pretraining.corpus import held_out_digests
+from repairgym.pretraining.held_out import held_out_digests
 from repairgym.pretraining.pretraining import pretrain
 from repairgym.recipes.plan import Budget, EvalStage, plan_demo
 from repairgym.records import SourceKind, Task
