@@ -24,7 +24,7 @@ PARITY := .venv-parity
 PARITY_PINS := requirements-torch.txt requirements-parity.txt
 PARITY_STAMP := $(PARITY)/.setup-$(shell cat $(PARITY_PINS) | sha256sum | cut -c 1-16)
 RAY := .venv-ray
-RAY_PINS := requirements.lock requirements-torch.txt requirements-ray.txt
+RAY_PINS := requirements.lock requirements-torch.txt pyproject.toml requirements-ray.txt
 RAY_STAMP := $(RAY)/.setup-$(shell cat $(RAY_PINS) | sha256sum | cut -c 1-16)
 TRL := .venv-trl
 TRL_PINS := requirements-torch.txt requirements-trl.txt
@@ -156,11 +156,12 @@ clean: ## remove .venv and what tools left; runs and the layer store stay
 # pip of the environment $(@D), which is created first.
 INSTALL_THERE = $(@D)/bin/python -m pip install -qq --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-# The locked packages and Ray, apart from .venv: no dependency of the project pulls Ray in.
-$(RAY_STAMP): $(RAY_PINS)
-	@$(PYTHON) -m venv --clear $(RAY)
-	@$(RAY)/bin/python -m pip install -qq --no-compile --require-hashes --no-deps -r requirements.lock
-	@$(INSTALL_THERE) -r requirements-torch.txt -r requirements-ray.txt
+# Ray, and the packages of .venv by a path file: no dependency of the project pulls Ray in.
+PURELIB := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+$(RAY_STAMP): $(STAMP) $(RAY_PINS)
+	@$(BIN)/python -m venv --clear $(RAY)
+	@$(BIN)/python $(PURELIB) > "$$($(RAY)/bin/python $(PURELIB))/packages_of_venv.pth"
+	@$(INSTALL_THERE) -r requirements-ray.txt
 	@touch $@
 
 # The locked packages and those of clients.

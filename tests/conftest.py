@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import random
@@ -312,16 +313,34 @@ def store(tmp_path: Path) -> Any:
 
 
 @pytest.fixture(scope="session")
-def small_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment for sandboxes with pytest and nothing else; do not write into it."""
-    return copy_environment(tmp_path_factory.mktemp("environment") / "pytest")
+def make_once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Gives a folder by its name, which the first of the processes of this test run makes."""
+    own = tmp_path_factory.getbasetemp()
+    root = own.parent if hasattr(request.config, "workerinput") else own
+
+    def make_once(name: str, make: Callable[[Path], object]) -> Path:
+        with (root / f"{name}.lock").open("a+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock.seek(0)
+            if not lock.read():
+                make(root / name)
+                lock.write("made")
+        return root / name
+
+    return make_once
 
 
 @pytest.fixture(scope="session")
-def build_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small_environment(make_once: Callable[..., Path]) -> Path:
+    """An environment for sandboxes with pytest and nothing else; do not write into it."""
+    return make_once("small-environment", copy_environment)
+
+
+@pytest.fixture(scope="session")
+def build_environment(make_once: Callable[..., Path]) -> Path:
     """The same with back ends that build wheels; do not write into it."""
     names = ("pytest", "packaging", "hatchling", "editables", "setuptools")
-    return copy_environment(tmp_path_factory.mktemp("environment") / "build", names)
+    return make_once("build-environment", lambda place: copy_environment(place, names))
 
 
 @pytest.fixture(scope="session")
@@ -382,9 +401,9 @@ def small_rollout() -> RolloutConfig:
     )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory, tiny_config: Callable[..., ModelConfig]) -> Path:
-    """A tiny model with a tokenizer of its own."""
+    """A tiny model with a tokenizer of its own; do not write into it."""
     from repairgym.inference.loading import create_model, save_checkpoint
     from repairgym.inference.tokenizer import train_tokenizer
 

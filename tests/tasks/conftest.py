@@ -131,10 +131,10 @@ def built(
     tinycalc: Package,
     seeded_layers: LayerStore,
     write_config: Callable[..., TasksConfig],
-    tmp_path_factory: pytest.TempPathFactory,
+    make_once: Callable[..., Path],
 ) -> TaskStore:
-    """Tasks of the fixture package, built once: every source, in this process."""
-    return build(write_config(tinycalc), tmp_path_factory.mktemp("built") / "tasks", seeded_layers)
+    """Tasks of the fixture package, built once: every source, in the first process that needs them; only to be read."""
+    return TaskStore(make_once("built", lambda place: build(write_config(tinycalc), place, seeded_layers)))
 
 
 def catalogue_text(package: Package) -> str:
