@@ -72,7 +72,7 @@ parity: $(PARITY_STAMP) ## our losses against TRL's and verl's own functions, in
 	@OMP_NUM_THREADS=1 PYTHONPATH=src $(PARITY)/bin/python -m pytest -q -m parity --confcutdir=tests/learning/parity \
 		tests/learning/parity $(ARGS)
 
-ray-env: $(RAY_STAMP) ## build .venv-ray: the locked packages and Ray
+ray-env: $(RAY_STAMP) ## build .venv-ray: Ray beside the packages of .venv
 	@:
 
 ray: ray-env ## episodes on Ray clusters of this machine, one node killed on the way, in .venv-ray
@@ -157,10 +157,11 @@ clean: ## remove .venv and what tools left; runs and the layer store stay
 INSTALL_THERE = $(@D)/bin/python -m pip install -qq --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 # Ray, and the packages of .venv by a path file: no dependency of the project pulls Ray in.
-PURELIB := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+PURELIB := import sysconfig; purelib = sysconfig.get_path("purelib")
 $(RAY_STAMP): $(STAMP) $(RAY_PINS)
 	@$(BIN)/python -m venv --clear $(RAY)
-	@$(BIN)/python $(PURELIB) > "$$($(RAY)/bin/python $(PURELIB))/packages_of_venv.pth"
+	@$(BIN)/python -c '$(PURELIB); print(f"import site; site.addsitedir({purelib!r})")' \
+		> "$$($(RAY)/bin/python -c '$(PURELIB); print(purelib)')/packages_of_venv.pth"
 	@$(INSTALL_THERE) -r requirements-ray.txt
 	@touch $@
 

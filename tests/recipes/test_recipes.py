@@ -53,7 +53,7 @@ from repairgym.records import VerdictKind
 from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.store import RunStore
 from repairgym.training.run import Run
-from repairgym.training.supervised import collect_successes, fit_samples, supervised_samples
+from repairgym.training.supervised import fit_samples, supervised_samples
 
 FAST = OptimizerConfig(learning_rate=1e-2, weight_decay=0.0)
 COLLECT = CollectConfig(select=TrainingSelection(num_tasks=4), num_samples=12, max_per_task=12)
@@ -86,22 +86,6 @@ def run_in(base, many_tasks, make_pool_of):
         return open_run
 
     return in_folder
-
-
-_TAUGHT: dict[Path, Path] = {}
-
-
-@pytest.fixture
-def taught(tmp_path_factory, base, run_in) -> Path:
-    """A run with a teacher's trajectories and a student of them; made once, not to be written into."""
-    if base not in _TAUGHT:
-        folder = tmp_path_factory.mktemp("taught") / "run"
-        with run_in(folder)(None) as run:
-            kept = collect_successes(run, PolicyRef("teacher"), COLLECT, "teacher")
-            samples = supervised_samples(kept, SFT)
-            fit_samples(run.checkpoint("start"), run.checkpoint("sft"), samples, SFT, run.store, run.progress)
-        _TAUGHT[base] = folder
-    return _TAUGHT[base]
 
 
 @pytest.fixture
@@ -238,8 +222,8 @@ def samples_of(folder: Path) -> list[Sample]:
 
 
 @pytest.mark.parametrize("choice", [None, LossChoice(validation_share=0.25, every_steps=2)])
-def test_a_killed_stage_ends_with_the_weights_of_an_unbroken_one(taught, tmp_path, choice):
-    samples, start = samples_of(taught), taught / "checkpoints" / "start"
+def test_a_killed_stage_ends_with_the_weights_of_an_unbroken_one(taught, base, tmp_path, choice):
+    samples, start = samples_of(taught), base
     config = SFT.model_copy(update={"num_epochs": 2, "save_every_steps": 3} | ({"choice": choice} if choice else {}))
 
     def killed(phase: str, done: int, total: int, detail: str) -> None:

@@ -116,7 +116,7 @@ def write_config(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Task
             catalogue=str(path),
             limits=SplitLimits(train=4, validation=0, test=0),
             # Wide bounds: nothing in the fixture hangs, and a busy machine must not change what is kept.
-            mutations=MutationConfig(max_test_s=5.0),
+            mutations=MutationConfig(max_test_s=5.0, num_per_function=2, num_tries_per_function=6),
             releases=ReleaseConfig(ablation_timeout_s=60.0),
             test_timeout_s=20.0,
             run_timeout_s=60.0,
