@@ -24,7 +24,7 @@ PARITY := .venv-parity
 PARITY_PINS := requirements-torch.txt requirements-parity.txt
 PARITY_STAMP := $(PARITY)/.setup-$(shell cat $(PARITY_PINS) | sha256sum | cut -c 1-16)
 RAY := .venv-ray
-RAY_PINS := requirements.lock requirements-torch.txt requirements-ray.txt
+RAY_PINS := requirements.lock requirements-torch.txt pyproject.toml requirements-ray.txt
 RAY_STAMP := $(RAY)/.setup-$(shell cat $(RAY_PINS) | sha256sum | cut -c 1-16)
 TRL := .venv-trl
 TRL_PINS := requirements-torch.txt requirements-trl.txt
@@ -72,7 +72,7 @@ parity: $(PARITY_STAMP) ## our losses against TRL's and verl's own functions, in
 	@OMP_NUM_THREADS=1 PYTHONPATH=src $(PARITY)/bin/python -m pytest -q -m parity --confcutdir=tests/learning/parity \
 		tests/learning/parity $(ARGS)
 
-ray-env: $(RAY_STAMP) ## build .venv-ray: the locked packages and Ray
+ray-env: $(RAY_STAMP) ## build .venv-ray: Ray beside the packages of .venv
 	@:
 
 ray: ray-env ## episodes on Ray clusters of this machine, one node killed on the way, in .venv-ray
@@ -156,11 +156,13 @@ clean: ## remove .venv and what tools left; runs and the layer store stay
 # pip of the environment $(@D), which is created first.
 INSTALL_THERE = $(@D)/bin/python -m pip install -qq --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-# The locked packages and Ray, apart from .venv: no dependency of the project pulls Ray in.
-$(RAY_STAMP): $(RAY_PINS)
-	@$(PYTHON) -m venv --clear $(RAY)
-	@$(RAY)/bin/python -m pip install -qq --no-compile --require-hashes --no-deps -r requirements.lock
-	@$(INSTALL_THERE) -r requirements-torch.txt -r requirements-ray.txt
+# Ray, and the packages of .venv by a path file: no dependency of the project pulls Ray in.
+PURELIB := import sysconfig; purelib = sysconfig.get_path("purelib")
+$(RAY_STAMP): $(STAMP) $(RAY_PINS)
+	@$(BIN)/python -m venv --clear $(RAY)
+	@$(BIN)/python -c '$(PURELIB); print(f"import site; site.addsitedir({purelib!r})")' \
+		> "$$($(RAY)/bin/python -c '$(PURELIB); print(purelib)')/packages_of_venv.pth"
+	@$(INSTALL_THERE) -r requirements-ray.txt
 	@touch $@
 
 # The locked packages and those of clients.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import random
@@ -17,9 +18,12 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from repairgym.analysis.episodes import EpisodeFacts
+from repairgym.config.learning import OptimizerConfig, SftConfig
 from repairgym.config.models import EngineConfig, ModelConfig
 from repairgym.config.pipeline import PipelineConfig
+from repairgym.config.recipes import CollectConfig
 from repairgym.config.rollout import RolloutConfig
+from repairgym.config.selection import TrainingSelection
 from repairgym.ledger import LedgerBuilder
 from repairgym.records import (
     Certificate,
@@ -312,16 +316,34 @@ def store(tmp_path: Path) -> Any:
 
 
 @pytest.fixture(scope="session")
-def small_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment for sandboxes with pytest and nothing else; do not write into it."""
-    return copy_environment(tmp_path_factory.mktemp("environment") / "pytest")
+def make_once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Gives a folder by its name, which the first of the processes of this test run makes."""
+    own = tmp_path_factory.getbasetemp()
+    root = own.parent if hasattr(request.config, "workerinput") else own
+
+    def make_once(name: str, make: Callable[[Path], object]) -> Path:
+        with (root / f"{name}.lock").open("a+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock.seek(0)
+            if not lock.read():
+                make(root / name)
+                lock.write("made")
+        return root / name
+
+    return make_once
 
 
 @pytest.fixture(scope="session")
-def build_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small_environment(make_once: Callable[..., Path]) -> Path:
+    """An environment for sandboxes with pytest and nothing else; do not write into it."""
+    return make_once("small-environment", copy_environment)
+
+
+@pytest.fixture(scope="session")
+def build_environment(make_once: Callable[..., Path]) -> Path:
     """The same with back ends that build wheels; do not write into it."""
     names = ("pytest", "packaging", "hatchling", "editables", "setuptools")
-    return copy_environment(tmp_path_factory.mktemp("environment") / "build", names)
+    return make_once("build-environment", lambda place: copy_environment(place, names))
 
 
 @pytest.fixture(scope="session")
@@ -382,17 +404,37 @@ def small_rollout() -> RolloutConfig:
     )
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory, tiny_config: Callable[..., ModelConfig]) -> Path:
-    """A tiny model with a tokenizer of its own."""
+@pytest.fixture(scope="session")
+def base(make_once: Callable[..., Path], tiny_config: Callable[..., ModelConfig]) -> Path:
+    """A tiny model with a tokenizer of its own; do not write into it."""
     from repairgym.inference.loading import create_model, save_checkpoint
     from repairgym.inference.tokenizer import train_tokenizer
 
-    texts = ["user\nassistant\nf in m.py is wrong edit < => <= @2 test undo submit passed 1 failed 1 of 1: no"] * 20
-    tokenizer = train_tokenizer(texts, 420, 40)
-    folder = tmp_path_factory.mktemp("base") / "base"
-    save_checkpoint(create_model(tiny_config(len(tokenizer))), tokenizer, folder)
-    return folder
+    def make(folder: Path) -> None:
+        texts = ["user\nassistant\nf in m.py is wrong edit < => <= @2 test undo submit passed 1 failed 1 of 1: no"] * 20
+        tokenizer = train_tokenizer(texts, 420, 40)
+        save_checkpoint(create_model(tiny_config(len(tokenizer))), tokenizer, folder)
+
+    return make_once("tiny-base", make)
+
+
+@pytest.fixture(scope="session")
+def taught(base: Path, make_once: Callable[..., Path]) -> Path:
+    """A run with a teacher's trajectories on four tasks, and the student of them, ``sft``; do not write into it."""
+    from repairgym.rollout.jobs import PolicyRef
+    from repairgym.training.run import Run
+    from repairgym.training.supervised import collect_successes, fit_samples, supervised_samples
+
+    def teach(folder: Path) -> None:
+        folder.mkdir()
+        collect = CollectConfig(select=TrainingSelection(num_tasks=4), num_samples=12, max_per_task=12)
+        sft = SftConfig(optimizer=OptimizerConfig(learning_rate=1e-2, weight_decay=0.0), batch_size=8, num_epochs=25)
+        with RunStore.create(folder / "run.db") as store:
+            run = Run(folder, store, local_pool(folder, base), tasks_of_splits())
+            samples = supervised_samples(collect_successes(run, PolicyRef("teacher"), collect, "teacher"), sft)
+            fit_samples(base, run.checkpoint("sft"), samples, sft, store, run.progress)
+
+    return make_once("taught", teach)
 
 
 @pytest.fixture(name="rollout")
@@ -407,11 +449,15 @@ def make_backend() -> Callable[[], Any]:
     return lambda: ScriptedBackend(scripted_answer())
 
 
-@pytest.fixture
-def many_tasks(task: Task) -> dict[str, Task]:
-    """The task under several names, in every split."""
+def tasks_of_splits() -> dict[str, Task]:
     named = {f"train-{k}": "train" for k in range(4)} | {"validation-0": "validation", "test-0": "test"}
-    return {name: task.model_copy(update={"id": name, "split": split}) for name, split in named.items()}
+    return {name: scripted_task().model_copy(update={"id": name, "split": split}) for name, split in named.items()}
+
+
+@pytest.fixture
+def many_tasks() -> dict[str, Task]:
+    """The task under several names, in every split."""
+    return tasks_of_splits()
 
 
 @pytest.fixture
@@ -437,5 +483,17 @@ def open_run(base: Path, many_tasks: dict[str, Task], make_pool: Callable[..., A
         if not run.checkpoint("base").exists():
             shutil.copytree(base, run.checkpoint("base"))
         return run
+
+    return open_folder
+
+
+@pytest.fixture
+def open_taught(taught: Path, open_run: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    """Opens a run that has begun with the student ``sft``; a second call on the same folder resumes."""
+
+    def open_folder(folder: Path) -> Any:
+        if not (folder / "run.db").exists():
+            shutil.copytree(taught, folder, dirs_exist_ok=True)
+        return open_run(folder)
 
     return open_folder

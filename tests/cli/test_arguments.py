@@ -112,7 +112,8 @@ def test_a_port_is_an_option_and_a_setting(arguments):
 def test_presets_are_listed_as_words_and_as_json():
     names = json.loads(cli("config", "presets", "--json").output)
     assert "paper_b/two_stage" in names
-    assert all(name in cli("config", "presets").output for name in names)
+    listed = cli("config", "presets").output
+    assert all(name in listed for name in names)
     assert "[stage_1" in cli("config", "presets", "paper_b/two_stage").output
 
 

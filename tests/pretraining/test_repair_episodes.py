@@ -81,7 +81,8 @@ def test_damaged_functions_parse_and_differ(functions: list[CorpusFunction]) -> 
     assert num_damaged > 100
 
 
-def test_batches_of_workers_are_those_of_one_process(functions: list[CorpusFunction], tmp_path: Path) -> None:
+def test_a_batch_follows_from_seed_and_step_in_any_process(functions: list[CorpusFunction], tmp_path: Path) -> None:
+    """One that begins later makes what another makes after its first batch."""
     save_functions(functions, tmp_path / "functions.jsonl.gz")
     change = FunctionChange(
         package="p", version_before="1", version_after="2",
@@ -98,9 +99,9 @@ def test_batches_of_workers_are_those_of_one_process(functions: list[CorpusFunct
     assert len(corpus.functions) == len(functions)
     source = BatchSource(config, corpus.train, ChatRenderer(load_tokenizer(shipped_base())))
     alone = list(batches(source, config, shipped_base(), 2, 5, 4))
-    by_workers = list(batches(source, config.model_copy(update={"num_workers": 2}), shipped_base(), 2, 5, 4))
+    by_worker = list(batches(source, config.model_copy(update={"num_workers": 1}), shipped_base(), 3, 5, 4))
     texts = [[sample.token_id.tolist() for sample in batch] for batch in alone]
-    assert texts == [[sample.token_id.tolist() for sample in batch] for batch in by_workers]
+    assert texts[1:] == [[sample.token_id.tolist() for sample in batch] for batch in by_worker]
     num_tokens = [sum(len(tokens) for tokens in batch) for batch in texts]
     assert num_tokens[0] >= config.batch_tokens > num_tokens[2] >= config.batch_tokens / 2
 

@@ -74,6 +74,12 @@ def run(
     return found, pool, workers, told
 
 
+def test_a_call_without_jobs_starts_no_worker(trajectory_maker):
+    workers = ScriptedWorkers(lambda begun, job: False, trajectory_maker)
+    assert list(WorkerPool(WorkerSetup(CONFIG, ""), workers).run(PolicyRef("random"), [], {})) == []
+    assert workers.held == {}
+
+
 def test_without_losses_groups_stay_together(task, trajectory_maker):
     _, pool, workers, told = run(task, trajectory_maker, lambda begun, job: False)
     assert [{job.group_id for job in jobs} for _, jobs in workers.given] == [{f"p/0/{name}"} for name in TASKS]

@@ -16,19 +16,19 @@ from repairgym.testing.scripted import ScriptedBackend, ScriptedSandbox
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-def marks_of(name: str) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.container] if name == "container" else []
+MARKS = {"container": [pytest.mark.container], "bubblewrap": [pytest.mark.slow], "degraded": [pytest.mark.slow]}
+"""What CI runs in stages of its own; every test run has the back end that most machines get."""
 
 
 def named(names: Iterable[str]) -> list[object]:
-    return [pytest.param(name, marks=marks_of(name)) for name in sorted(names)]
+    return [pytest.param(name, marks=MARKS.get(name, [])) for name in sorted(names)]
 
 
 def cases() -> Iterator[object]:
     for name in BACKENDS:
         for check in CHECKS:
             if name in ISOLATING_BACKENDS or not check.is_isolating_only:
-                yield pytest.param(name, check, id=f"{name}-{check.name}", marks=marks_of(name))
+                yield pytest.param(name, check, id=f"{name}-{check.name}", marks=MARKS.get(name, []))
 
 
 @pytest.fixture(scope="module")

@@ -102,7 +102,7 @@ def suppressed_generation():
 def test_every_remedy_of_a_seeded_draw_is_enough():
     generator = random.Random(20_261_123)
     num_tried = 0
-    for _ in range(60):
+    for _ in range(30):
         wanted = [
             f"model={generator.choice(['Qwen3-4B', 'Qwen3-14B', 'Qwen3-32B', 'Qwen2.5-72B', 'Llama-3.1-70B'])}",
             f"context_tokens={generator.choice([16_384, 32_768, 131_072])}",
@@ -125,7 +125,7 @@ def test_every_remedy_of_a_seeded_draw_is_enough():
                 num_tried += 1
                 with suppressed_generation():
                     planned(*wanted, setting.format(named[1].replace(",", "")))
-    assert num_tried > 30
+    assert num_tried > 15
 
 
 @pytest.mark.parametrize("num_gpus", [4, 8, 12, 28])

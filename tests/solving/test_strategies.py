@@ -89,10 +89,10 @@ def facts(solution):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_search_keeps_its_budget_ledger_and_seed_and_resumes(solve, name):
-    config = configure(name, "budget.max_sampled_tokens=150", "budget.max_test_runs=40")
+    config = configure(name, "budget.max_sampled_tokens=90", "budget.max_test_runs=40")
     whole, trajectories = solve(config)
     spent = whole.spending
-    assert spent.num_sampled_tokens < 150 + MAX_ACTION_TOKENS
+    assert spent.num_sampled_tokens < 90 + MAX_ACTION_TOKENS
     assert spent.num_test_runs <= 41
     assert whole.ended in (("budget", "chains") if name == "longer" else ("budget",))
     # Each sampled token is an action in the one candidate that sampled it, and only there.
@@ -246,7 +246,7 @@ def test_a_visible_pass_ends_every_strategy():
 @pytest.mark.parametrize("name", NAMES)
 def test_vacuous_visible_tests_stay_at_chance(name):
     """A judge that uses all that a record tells solves nearly everything with the whole task, nothing with its view."""
-    num_tasks, solved = 150, {"whole": 0, "view": 0}
+    num_tasks, solved = 80, {"whole": 0, "view": 0}
     for number in range(num_tasks):
         right = str(number % 4)
         gold = {"gold_files": {"m.py": f"+{right}\n"}, "fail_to_pass": ("test_h.py::test_h",)}
@@ -265,7 +265,7 @@ def test_vacuous_visible_tests_stay_at_chance(name):
                 running.note(wave)
             solved[kind] += running.solution().patch.endswith(f"+{right}\n")
     assert solved["whole"] > solved["view"] or name == "longer"  # one chain cannot choose
-    assert 0.12 < solved["view"] / num_tasks < 0.38  # 0.25, 3.6 standard errors around it
+    assert 0.08 < solved["view"] / num_tasks < 0.42  # 0.25, 3.5 standard errors around it
 
 
 def test_branches_need_an_agent_that_can_go_on():

@@ -116,7 +116,7 @@ def write_config(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Task
             catalogue=str(path),
             limits=SplitLimits(train=4, validation=0, test=0),
             # Wide bounds: nothing in the fixture hangs, and a busy machine must not change what is kept.
-            mutations=MutationConfig(max_test_s=5.0),
+            mutations=MutationConfig(max_test_s=5.0, num_per_function=2, num_tries_per_function=6),
             releases=ReleaseConfig(ablation_timeout_s=60.0),
             test_timeout_s=20.0,
             run_timeout_s=60.0,
@@ -131,10 +131,10 @@ def built(
     tinycalc: Package,
     seeded_layers: LayerStore,
     write_config: Callable[..., TasksConfig],
-    tmp_path_factory: pytest.TempPathFactory,
+    make_once: Callable[..., Path],
 ) -> TaskStore:
-    """Tasks of the fixture package, built once: every source, in this process."""
-    return build(write_config(tinycalc), tmp_path_factory.mktemp("built") / "tasks", seeded_layers)
+    """Tasks of the fixture package, built once: every source, in the first process that needs them; only to be read."""
+    return TaskStore(make_once("built", lambda place: build(write_config(tinycalc), place, seeded_layers)))
 
 
 def catalogue_text(package: Package) -> str:

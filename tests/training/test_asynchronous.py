@@ -4,14 +4,13 @@ import shutil
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from repairgym.config.algorithms import TruncateCorrectionConfig
-from repairgym.config.learning import AlgorithmConfig, OptimizerConfig, SftConfig
-from repairgym.config.recipes import CollectConfig, RlConfig
+from repairgym.config.learning import AlgorithmConfig, OptimizerConfig
+from repairgym.config.recipes import RlConfig
 from repairgym.config.rollout import AlarmConfig
 from repairgym.config.selection import TrainingSelection
 from repairgym.errors import SandboxError
@@ -20,12 +19,9 @@ from repairgym.learning.learner import Learner
 from repairgym.learning.samples import policy_sample
 from repairgym.ledger import LedgerBuilder
 from repairgym.rollout.jobs import PolicyRef, make_groups
-from repairgym.rollout.store import RunStore
 from repairgym.training.asynchronous import BackgroundUpdates, WeightVersions
 from repairgym.training.rl_loop import RLLoop
 from repairgym.training.rollout_batch import is_stale
-from repairgym.training.run import Run
-from repairgym.training.supervised import collect_successes, fit_samples, supervised_samples
 
 RL = RlConfig(
     algorithm=AlgorithmConfig(
@@ -40,38 +36,6 @@ RL = RlConfig(
     max_iterations=4,
     max_staleness=1,
 )
-
-
-@pytest.fixture(scope="module")
-def student(tmp_path_factory) -> list[Path]:
-    """The folder of a student of the teacher, once it is made."""
-    return []
-
-
-@pytest.fixture
-def open_run(base, many_tasks, make_pool, student, tmp_path_factory):
-    """Opens a run that starts with the student; a second call on the same folder resumes."""
-
-    def open_folder(folder: Path) -> Run:
-        path = folder / "run.db"
-        store = RunStore.open(path) if path.exists() else RunStore.create(path)
-        return Run(folder, store, make_pool(folder), many_tasks)
-
-    def open_taught(folder: Path) -> Run:
-        if not student:
-            run = open_folder(tmp_path_factory.mktemp("taught"))
-            collect = CollectConfig(select=TrainingSelection(num_tasks=4), num_samples=12, max_per_task=12)
-            kept = collect_successes(run, PolicyRef("teacher"), collect, "teacher")
-            sft = SftConfig(
-                optimizer=OptimizerConfig(learning_rate=1e-2, weight_decay=0.0), batch_size=8, num_epochs=25
-            )
-            fit_samples(base, run.checkpoint("sft"), supervised_samples(kept, sft), sft, run.store, run.progress)
-            student.append(run.checkpoint("sft"))
-        if not (folder / "checkpoints").exists():
-            shutil.copytree(student[0], folder / "checkpoints" / "sft")
-        return open_folder(folder)
-
-    return open_taught
 
 
 # --- the thread ----------------------------------------------------------------------------------------------------
@@ -159,8 +123,8 @@ def test_an_error_of_the_last_update_is_raised_when_the_caller_stops() -> None:
 
 
 @pytest.mark.parametrize("max_staleness", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_tokens_keep_their_version_within_the_staleness_bound(tmp_path, open_run, max_staleness):
-    run = open_run(tmp_path)
+def test_tokens_keep_their_version_within_the_staleness_bound(tmp_path, open_taught, max_staleness):
+    run = open_taught(tmp_path)
     config = RL.model_copy(update={"max_staleness": max_staleness})
     loop = RLLoop(run, config, "sft", AlarmConfig(weight_lag=0))
     models = {0: load_model(run.checkpoint("sft"))}
@@ -188,13 +152,13 @@ def test_tokens_keep_their_version_within_the_staleness_bound(tmp_path, open_run
     assert not (tmp_path / "checkpoints" / "dapo-versions").exists()
 
 
-def test_a_stopped_run_resumes_without_sampling_twice(tmp_path, open_run):
-    loop = RLLoop(open_run(tmp_path), RL, "sft")
+def test_a_stopped_run_resumes_without_sampling_twice(tmp_path, open_taught):
+    loop = RLLoop(open_taught(tmp_path), RL, "sft")
     iterations = loop.iterations()
     next(iterations)
     iterations.close()
     assert 1 <= loop.num_done <= 2
-    run = open_run(tmp_path)
+    run = open_taught(tmp_path)
     stored = {row.id: row.created_at for row in run.store.rows(phase="rl")}
     resumed = RLLoop(run, RL, "sft")
     assert resumed.num_done == loop.num_done
@@ -206,9 +170,9 @@ def test_a_stopped_run_resumes_without_sampling_twice(tmp_path, open_run):
 
 
 @pytest.mark.parametrize(("max_staleness", "num_stale"), [(0, 16.0), (1, 0.0)])
-def test_stale_episodes_are_dropped_and_counted(tmp_path, open_run, max_staleness, num_stale):
+def test_stale_episodes_are_dropped_and_counted(tmp_path, open_taught, max_staleness, num_stale):
     """Iteration 1 was sampled with version 0, by a run that allowed it; what is dropped sounds the alarm."""
-    run = open_run(tmp_path)
+    run = open_taught(tmp_path)
     jobs = make_groups("rl", 1, [task.id for task in run.select(TrainingSelection())], 4, run.seed)
     run.run_jobs(PolicyRef("rl", str(run.checkpoint("sft"))), jobs, phase="rl", step=1)
     loop = RLLoop(run, RL.model_copy(update={"max_staleness": max_staleness, "max_iterations": 2}), "sft")

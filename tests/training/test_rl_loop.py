@@ -1,8 +1,6 @@
 """SFT, RFT and DAPO over a tiny model and a scripted sandbox: what is learned, kept, resumed and never trained on."""
 
-import shutil
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +14,7 @@ from repairgym.config.algorithms import (
     StepPenaltyConfig,
     TruncateCorrectionConfig,
 )
-from repairgym.config.learning import AlgorithmConfig, OptimizerConfig, SftConfig
+from repairgym.config.learning import AlgorithmConfig, OptimizerConfig
 from repairgym.config.recipes import CollectConfig, RlConfig
 from repairgym.config.selection import TaskSelection, TrainingSelection, ValidationSelection
 from repairgym.errors import ConfigError, SandboxError, TaskError
@@ -28,7 +26,7 @@ from repairgym.training.group_sampling import GroupSampler, describe_signal
 from repairgym.training.rl_loop import RLLoop, run_rl_stage, validation_tasks
 from repairgym.training.rollout_batch import RolloutBatch, rollout_metrics, weight_lag
 from repairgym.training.run import Run
-from repairgym.training.supervised import collect_successes, fit_samples, keep_successes, supervised_samples
+from repairgym.training.supervised import collect_successes, keep_successes
 
 RL = RlConfig(
     algorithm=AlgorithmConfig(group_size=4, batch_size=16, optimizer=OptimizerConfig(learning_rate=1e-3)),
@@ -37,43 +35,11 @@ RL = RlConfig(
     max_refills=1,
     max_iterations=2,
 )
-
-
-COLLECT = CollectConfig(select=TrainingSelection(num_tasks=4), num_samples=12, max_per_task=12)
 TEST = TaskSelection(splits=("test",))
 
 
-def teach(run: Run, epochs: int = 25) -> None:
-    kept = collect_successes(run, PolicyRef("teacher"), COLLECT, "teacher")
-    config = SftConfig(optimizer=OptimizerConfig(learning_rate=1e-2, weight_decay=0.0), batch_size=8, num_epochs=epochs)
-    fit_samples(
-        run.checkpoint("base"), run.checkpoint("sft"), supervised_samples(kept, config), config, run.store, run.progress
-    )
-
-
-_TAUGHT: dict[Path, Path] = {}
-
-
-@pytest.fixture
-def open_taught(base, open_run, tmp_path_factory):
-    """Opens a run that starts with a student of the teacher, which is taught once."""
-    if base not in _TAUGHT:
-        run = open_run(tmp_path_factory.mktemp("taught"))
-        teach(run)
-        _TAUGHT[base] = run.checkpoint("sft")
-
-    def open_folder(folder: Path) -> Run:
-        run = open_run(folder)
-        if not run.checkpoint("sft").exists():
-            shutil.copytree(_TAUGHT[base], run.checkpoint("sft"))
-        return run
-
-    return open_folder
-
-
-def test_training_sees_training_tasks_only(tmp_path, open_run):
-    run = open_run(tmp_path)
-    teach(run, epochs=1)
+def test_training_sees_training_tasks_only(tmp_path, open_taught):
+    run = open_taught(tmp_path)
     loop = RLLoop(run, RL, "sft")
     list(loop.iterations())
     used = {row.task_id for phase in ("teacher", "rl") for row in run.store.rows(phase=phase)}
@@ -81,9 +47,8 @@ def test_training_sees_training_tasks_only(tmp_path, open_run):
     assert all(name.startswith("train-") for name in used)
 
 
-def test_supervision_teaches_the_teachers_actions(tmp_path, open_run):
-    run = open_run(tmp_path)
-    teach(run)
+def test_supervision_teaches_the_teachers_actions(tmp_path, open_taught):
+    run = open_taught(tmp_path)
     before = evaluate(run, "base", run.policy("base"), "test-mutations", run.select(TEST), 8)
     after = evaluate(run, "sft", run.policy("sft"), "test-mutations", run.select(TEST), 8)
     assert before == 0.0
@@ -155,10 +120,9 @@ def test_groups_that_only_a_shaped_reward_makes_unequal_are_named(tmp_path, open
     assert describe_signal(run, "rl") == f"groups with unequal rewards: mutations 1 of 1{said}"
 
 
-def test_the_loop_takes_other_algorithms_and_terms(tmp_path, open_run):
+def test_the_loop_takes_other_algorithms_and_terms(tmp_path, open_taught):
     """PPO learns from groups of equal rewards too, so the step is made whatever was sampled."""
-    run = open_run(tmp_path)
-    teach(run, epochs=1)
+    run = open_taught(tmp_path)
     dapo = AlgorithmConfig(
         loss=PpoLossConfig(),
         advantage=GaeAdvantageConfig(),

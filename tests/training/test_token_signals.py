@@ -3,36 +3,20 @@
 import numpy as np
 
 from repairgym.config.learning import AlgorithmConfig, OptimizerConfig
-from repairgym.config.recipes import CollectConfig, RlConfig
-from repairgym.config.selection import TrainingSelection
+from repairgym.config.recipes import RlConfig
 from repairgym.learning.learned_tokens import LearnedTokens
-from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.signals import TokenSignals, pack_signals, unpack_signals
 from repairgym.rollout.store import RunStore
 from repairgym.training.rl_loop import RLLoop
-from repairgym.training.supervised import collect_successes, fit_samples, supervised_samples
 from repairgym.training.token_signals import signals_of
 from repairgym.view.reader import RunReader
 
 ALGORITHM = AlgorithmConfig(group_size=4, batch_size=4, optimizer=OptimizerConfig(learning_rate=1e-3))
 RL = RlConfig(algorithm=ALGORITHM, num_groups=2, num_groups_sampled=2, max_refills=1, max_iterations=1)
-COLLECT = CollectConfig(select=TrainingSelection(num_tasks=4), num_samples=12, max_per_task=12)
 
 
-def test_an_iteration_leaves_what_it_learned_of_each_token(tmp_path, open_run):
-    run = open_run(tmp_path)
-    kept = collect_successes(run, PolicyRef("teacher"), COLLECT, "teacher")
-    config = RL.algorithm.optimizer.model_copy(update={"learning_rate": 1e-2})
-    from repairgym.config.learning import SftConfig
-
-    fit_samples(
-        run.checkpoint("base"),
-        run.checkpoint("sft"),
-        supervised_samples(kept, SftConfig()),
-        SftConfig(optimizer=config, batch_size=8, num_epochs=25),
-        run.store,
-        run.progress,
-    )
+def test_an_iteration_leaves_what_it_learned_of_each_token(tmp_path, open_taught):
+    run = open_taught(tmp_path)
     list(RLLoop(run, RL, "sft").iterations())
     groups = {group.id: group.status for group in run.store.groups(phase="rl")}
     assert "kept" in groups.values()

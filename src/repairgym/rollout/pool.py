@@ -152,7 +152,8 @@ class WorkerPool:
             RepairGymError: a worker was stopped by it.
             KeyboardInterrupt: Ctrl-C, after the episodes in flight have been yielded or `drain_timeout_s` is over.
         """
-        self._workers.start()
+        if jobs:
+            self._workers.start()
         self._failures.forget()
         self._losses.clear()
         self._homes.clear()
@@ -222,8 +223,7 @@ class WorkerPool:
 
     def _room(self, waiting: Sequence[tuple[EpisodeJob, ...]]) -> int:
         """Jobs that one worker may hold: its bound, or its share of what is left, so that workers end together."""
-        left = sum(map(len, waiting))
-        return min(self.config.max_in_flight, -(-left // self.config.num_workers))
+        return min(self.config.max_in_flight, -(-sum(map(len, waiting)) // self.config.num_workers))
 
     def _note(self, worker: Hashable, message: Message) -> int:
         """Take a report; returns the number of jobs that it ends."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import os
 import platform
 import shutil
 import socket
-import sys
-import sysconfig
 import tarfile
 import tempfile
 import time
@@ -21,17 +18,16 @@ from typing import Any
 import pytest
 
 from repairgym.records import Certificate, Environment, Location, Provenance, Task
-from repairgym.sandbox.conformance import make_environment
 from repairgym.tasks.layers.environments import describe_environment, read_lock
 from repairgym.tasks.layers.package_index import Sdist, sha256_of
 from repairgym.tasks.layers.store import LayerStore, tree_digest
 from repairgym.tasks.store import TaskStore
+from repairgym.testing.environments import copy_environment
 
 SOURCE = Path(__file__).parents[3] / "src"
 OBJECT_STORE_BYTES = 80 << 20
 """Little more than the least that Ray accepts."""
 NODE_START_TIMEOUT_S = 600.0
-RUNNER = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments")
 NUM_TASKS = 4
 BWRAP = "bwrap-of-the-good-nodes"
 
@@ -170,7 +166,7 @@ def fill(site: Site) -> None:
     """Tasks, and their layers in the driver's store: nothing is downloaded, and only the driver has them."""
     store = LayerStore(site.cache("driver"))
     environment = describe_environment(read_lock(()))
-    store.build_once("environments", environment.digest, make_runner_environment)
+    store.build_once("environments", environment.digest, copy_environment)
     tasks = []
     for number in range(NUM_TASKS):
         gold = f"def fits(value, bound):\n    return value <= bound + {number}\n"
@@ -188,21 +184,6 @@ class OneSdist:
 
     def fetch(self, sdist: Sdist, folder: Path) -> Path:
         return self._folder / f"{sdist.name}-{sdist.version}.tar.gz"
-
-
-def make_runner_environment(place: Path) -> None:
-    """This interpreter and the packages of pytest, copied from the environment that runs these tests."""
-    make_environment(place)
-    target = place / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
-    target.mkdir(parents=True)
-    for name in RUNNER:
-        origin = importlib.util.find_spec(name)
-        assert origin is not None
-        assert origin.origin is not None
-        if origin.submodule_search_locations is None:
-            shutil.copy(origin.origin, target)
-        else:
-            shutil.copytree(Path(origin.origin).parent, target / name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def pack_sdist(root: Path, number: int, gold: str) -> Sdist:

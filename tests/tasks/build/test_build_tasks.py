@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -136,18 +137,19 @@ def test_release_tasks_are_the_separate_fixes_with_their_changelog(built: TaskSt
 
 
 def test_a_finished_unit_is_not_made_again_and_gives_the_same_tasks(
-    built: TaskStore, seeded_layers: LayerStore
+    built: TaskStore, seeded_layers: LayerStore, tmp_path: Path
 ) -> None:
     before = built.load()
     config = TasksConfig.model_validate(json.loads((built.folder / "manifest.json").read_text())["config"])
-    units = sorted((built.folder / "units").iterdir())
+    folder = Path(shutil.copytree(built.folder, tmp_path / "tasks"))
+    units = sorted((folder / "units").iterdir())
     times = [path.stat().st_mtime_ns for path in units]
     begun: list[str] = []
-    assert build(config, built.folder, LayerStore(seeded_layers.root), started=begun.append).load() == before
+    assert build(config, folder, LayerStore(seeded_layers.root), started=begun.append).load() == before
     assert [path.stat().st_mtime_ns for path in units] == times
     assert begun == []
     units[0].unlink()
-    again = build(config, built.folder, LayerStore(seeded_layers.root), started=begun.append).load()
+    again = build(config, folder, LayerStore(seeded_layers.root), started=begun.append).load()
     assert ([task.id for task in again], begun) == ([task.id for task in before], [units[0].stem])
 
 

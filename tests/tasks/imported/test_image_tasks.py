@@ -39,9 +39,7 @@ def base_layer(tmp_path_factory: pytest.TempPathFactory, small_environment: Path
     root = make_image(tmp_path_factory.mktemp("image"), small_environment)
     content = b""
     for folder in root.layers:
-        made = subprocess.run(
-            ["tar", "-C", folder, "--exclude=__pycache__", "-c", "."], check=True, capture_output=True
-        )
+        made = subprocess.run(["tar", "-C", folder, "-c", "."], check=True, capture_output=True)
         content = content.rstrip(b"\0") + bytes(-len(content.rstrip(b"\0")) % 512) + made.stdout
     return content, content
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -123,9 +124,10 @@ def test_an_index_registries_and_model_servers_are_all_that_is_spoken_to():
     """Besides uv, which is a program of its own."""
     root = Path(repairgym.__file__).parent
     found = set()
-    for path in root.rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
+    may_import = re.compile(rf"^\s*(import|from)\b.*\b({'|'.join(NETWORK_MODULES)})\b", re.MULTILINE)
+    texts = ((path, path.read_text(encoding="utf-8")) for path in root.rglob("*.py"))
+    for path, text in texts:
+        for node in ast.walk(ast.parse(text)) if may_import.search(text) else ():
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names = [name for name in names if name != "urllib.parse"]  # text only
