@@ -21,7 +21,7 @@ class TreeConfig(Record):
     mean reward of the members that visited them, has the largest V (1 - V). ``ensemble``: states on whose value
     bootstrap resamples of the members disagree most, which few and mixed visits make, while V (1 - V) is as large for
     many (the rule of MARCO, arXiv 2107.06434, transferred from models of dynamics to counted values; it chooses where
-    to sample and is never a reward). ``novelty``: states that the fewest members visited. The last three are our choice.
+    to sample and is never a reward). ``novelty``: states that the fewest members visited. The last three are our own.
     """
 
     type: Literal["random", "entropy", "uncertainty", "ensemble", "novelty"] = "random"

@@ -150,7 +150,8 @@ class GroupSampler:
     def _past_groups(self, step: int) -> dict[str, list[tuple[int, list[float]]]]:
         """Return age and rewards of each task's groups before ``step``, the latest last.
 
-        The policy's own rollouts come before them. A task without any has those of the reference policy that the selection names, if any.
+        The policy's own rollouts come before them. A task without any has those of the reference policy that the
+        selection names, if any.
         """
         groups: dict[str, dict[tuple[bool, int], list[float]]] = defaultdict(dict)
         for row in [*self._run.store.rows(phase=OWN), *self._run.store.rows(phase=self._phase)]:

@@ -149,7 +149,7 @@ def choose_prefixes(
     Equal scores are drawn at random. Scores of states choose a state once as long as there are others.
     """
     valid = [member for member in members if member.verdict.is_valid and can_branch(member)]
-    scores = _scores(valid, config, generator)
+    scores = turn_scores(valid, config, generator)
     places = [
         (member, at)
         for member, trajectory in enumerate(valid)
@@ -169,7 +169,7 @@ def choose_prefixes(
     return [every[number % len(every)] for number in range(num)]
 
 
-def _scores(members: Sequence[Trajectory], config: TreeConfig, generator: np.random.Generator) -> list[np.ndarray]:
+def turn_scores(members: Sequence[Trajectory], config: TreeConfig, generator: np.random.Generator) -> list[np.ndarray]:
     """Return the score of each turn ([turns]) of each member: of the state it starts in, or of its action."""
     states = [[turn.state for turn in member.turns] for member in members]
     if config.type == "random" or not members:
