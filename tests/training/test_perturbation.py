@@ -42,7 +42,7 @@ def test_a_plateau_is_so_many_validations_without_a_better_one(scores, step, don
     assert is_plateau(scores, step, done, patience=2) is expected
 
 
-def test_weights_are_drawn_around_the_checkpoints_and_the_optimizer_begins_anew(base, tmp_path):
+def test_weights_are_drawn_around_the_checkpoints_and_the_optimizer_begins_again(base, tmp_path):
     tokenizer, names = load_tokenizer(base), [tmp_path / "low", tmp_path / "high"]
     for folder, value in zip(names, (1.0, 3.0), strict=True):
         model = load_model(base)

@@ -460,7 +460,7 @@ class PerturbationConfig(Record):
 
     A transfer of the task-oriented perturbation of MENTOR (arXiv 2410.14972): w <- a w + (1 - a) w', w' drawn per
     parameter from the normal distribution of the best checkpoints, a = min(max(min_kept, 1 - dormant_rate d),
-    max_kept) with d the share of dormant units; the optimizer begins anew. There the best are agents by reward and the
+    max_kept) with d the share of dormant units; the optimizer begins again. There the best are agents by reward and the
     interval is fixed; here they are checkpoints by validation, and a plateau decides. Numbers whose source is not
     named are our choice.
     """

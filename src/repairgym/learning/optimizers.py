@@ -69,7 +69,7 @@ class Optimizer:
         }
 
     def reset(self) -> None:
-        """Forget the moments of all parameters; the schedule goes on."""
+        """Forget the moments of all parameters; the schedule continues."""
         for part, _ in self._parts:
             part.state.clear()
 

@@ -46,7 +46,7 @@ class EpisodeJob:
     allowance: Allowance | None = None
     """The most that its own turns may use, where a search bounds it."""
     hint: Hint | None = None
-    """What only the policy sees, behind the prefix of a branch; what it samples from there on has no version."""
+    """A sentence that only the policy sees, behind the prefix of a branch; its tokens from there on have no version."""
 
 
 Grow = Callable[[Trajectory], Sequence[EpisodeJob]]

@@ -213,8 +213,8 @@ class Runner:
         if self._turn_log is None or self._agent is not None:
             return EpisodeLog()
         parent = _parent(job)
-        parts = (job.trajectory_id, job.task_id, job.seed, parent, policy.id, temperature, self._config.pipeline)
-        parts += (job.hint,) if job.hint else ()
+        hint = (job.hint,) if job.hint else ()
+        parts = (job.trajectory_id, job.task_id, job.seed, parent, policy.id, temperature, self._config.pipeline, *hint)
         log = self._turn_log.open(job.trajectory_id, hashlib.sha256(repr(parts).encode()).hexdigest())
         self._turn_counts["turns/num_differing_replays"] += log.num_dropped > 0
         self._turn_counts["turns/num_resumed_episodes"] += bool(log.entries)

@@ -60,7 +60,7 @@ class Novelty:
         self._count_before(step)
         visited = [distinguished_states(member) if _is_counted(member) else frozenset[str]() for member in group]
         here = Counter(state for states in visited for state in states)
-        shaped = []
+        shaped = list[float | None]()
         for member, reward, states in zip(group, rewards, visited, strict=True):
             if reward is not None and _is_counted(member):
                 rarest = min((self._counts[member.task_id, state] + here[state] for state in states), default=0)

@@ -2,7 +2,7 @@
 
 Reads stored validations and the checkpoints that they were made with; changes a learner between an update and its save.
 Guarantees: whether, to what and by how much follow from what is stored before the iteration, the seed and the
-iteration alone, so a killed run that makes the update again makes the same one; the optimizer begins anew behind it.
+iteration alone, so a killed run that makes the update again makes the same one; the optimizer begins again behind it.
 """
 
 from collections.abc import Collection, Iterator, Sequence
