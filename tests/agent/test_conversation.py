@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from repairgym.agent.conversation import Conversation, InitialPrompt
+from repairgym.agent.conversation import Conversation, Hint, InitialPrompt
 from repairgym.learning.samples import policy_sample, split_histories, supervised_sample
-from repairgym.ledger import Branch
+from repairgym.ledger import UNKNOWN_VERSION, Branch
 from repairgym.records import StopReason, Trajectory, Turn, Verdict, VerdictKind
 
 
@@ -118,6 +118,51 @@ async def test_a_demonstration_is_shown_and_in_no_record(chat_renderer, make_spe
     assert supervised_sample(trajectory).num_learned == sum(len(ids) for _, ids in policy.seen)
     with pytest.raises(ValueError, match="no sampling log-probability"):
         policy_sample(trajectory, 1.0)
+
+
+@pytest.mark.asyncio
+async def test_a_hint_is_shown_from_one_observation_on_and_in_no_record(chat_renderer, make_speaker):
+    texts = ("a", "b", "c", "d")
+    plain, hinted = make_speaker(*texts), make_speaker(*texts)
+    conversations = [
+        Conversation(plain, chat_renderer, "s", 0),
+        Conversation(hinted, chat_renderer, "s", 0, hint=Hint("try again", 2)),
+    ]
+    trajectories, sizes = [], []
+    for conversation in conversations:
+        conversation.begin(InitialPrompt("look"))
+        turns = await talk(conversation, 4)
+        sizes.append(conversation.num_tokens)
+        trajectories.append(trajectory_of(conversation, turns))
+    without, with_hint = trajectories
+    np.testing.assert_array_equal(without.ledger.token_id, with_hint.ledger.token_id)
+    assert [prompt for prompt, _ in plain.seen[:2]] == [prompt for prompt, _ in hinted.seen[:2]]
+    for number in (2, 3):
+        assert "seen 1\nsecond line\ntry again" in chat_renderer.text(hinted.seen[number][0])
+    num_hint = len(hinted.seen[2][0]) - len(plain.seen[2][0])
+    assert num_hint > 0
+    assert len(hinted.seen[3][0]) - len(plain.seen[3][0]) == sizes[1] - sizes[0] == num_hint
+    spans = [turn.action_span for turn in with_hint.turns]
+    versions = [set(with_hint.ledger.policy_version[slice(*span)].tolist()) for span in spans]
+    assert UNKNOWN_VERSION not in versions[0] | versions[1]
+    assert versions[2:] == [{UNKNOWN_VERSION}] * 2
+    assert supervised_sample(with_hint).num_learned == sum(len(ids) for _, ids in hinted.seen)
+    with pytest.raises(ValueError, match="no sampling log-probability"):
+        policy_sample(with_hint, 1.0)
+
+
+@pytest.mark.asyncio
+async def test_a_hint_is_gone_where_the_history_is_cut_and_its_actions_stay_without_a_version(
+    chat_renderer, make_speaker
+):
+    policy = make_speaker("a", "b", "c")
+    conversation = Conversation(policy, chat_renderer, "s", 0, hint=Hint("try again", 1))
+    conversation.begin(InitialPrompt("look"))
+    turns = await talk(conversation, 3, lambda one, turn: one.elide(1) if turn == 1 else None)
+    assert ["try again" in chat_renderer.text(prompt) for prompt, _ in policy.seen] == [False, True, False]
+    ledger = conversation.ledger()
+    versions = [set(ledger.policy_version[slice(*turn.action_span)].tolist()) for turn in turns]
+    assert [UNKNOWN_VERSION in it for it in versions] == [False, True, True]
 
 
 def test_a_history_in_which_nothing_was_sampled_is_no_part(trajectory_maker):

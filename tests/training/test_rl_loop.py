@@ -102,11 +102,11 @@ def test_metrics_report_the_raw_reward_whatever_the_learner_gets(tmp_path, open_
     [
         (
             (VerdictKind.FAILED, VerdictKind.FAILED),
-            "; 1 of them without a pass or without a failure, by rl.reward alone",
+            "; 1 of them without a pass or without a failure, by rl.reward or rl.exploration alone",
         ),
         (
             (VerdictKind.PASSED, VerdictKind.PASSED),
-            "; 1 of them without a pass or without a failure, by rl.reward alone",
+            "; 1 of them without a pass or without a failure, by rl.reward or rl.exploration alone",
         ),
         ((VerdictKind.PASSED, VerdictKind.FAILED), ""),
     ],

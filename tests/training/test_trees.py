@@ -29,7 +29,7 @@ from repairgym.rollout.jobs import EpisodeJob, PolicyRef, make_groups, num_share
 from repairgym.training.rl_loop import RLLoop
 from repairgym.training.rollout_batch import advantages_of, make_trajectory_groups, samples_of
 from repairgym.training.run import Run
-from repairgym.training.trees import Trees, choose_prefixes, plan_groups
+from repairgym.training.trees import Trees, choose_prefixes, plan_groups, turn_scores
 
 PASSED, FAILED, INVALID = VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.INVALID
 Maker = Callable[..., Trajectory]
@@ -64,6 +64,27 @@ def test_uncertain_states_are_branched_first(trajectory_maker: Maker) -> None:
         assert members["abcd".index(id_)].turns[num_turns].state == "x"  # passed and failed were there
     two = chosen(members, "uncertainty", 2)
     assert len({members["abcd".index(id_)].turns[at].state for id_, at in two}) == 2
+
+
+def test_resamples_disagree_where_visits_are_few_and_mixed(trajectory_maker: Maker) -> None:
+    """V (1 - V) is 1/4 in `m`, with six visits, and in `f`, with two; what is not known is the value of `f`."""
+    members = [
+        member(trajectory_maker, f"{number}", states, PASSED if number % 2 else FAILED)
+        for number, states in enumerate(["sm", "sm", "sm", "sm", "sm", "sm", "sf", "sf"])
+    ]
+    for seed in range(4):
+        ((id_, num_turns),) = chosen(members, "ensemble", seed=seed)
+        assert members[int(id_)].turns[num_turns].state == "f"
+    (shared, mixed), (_, few) = (scores_of(members, "ensemble")[number] for number in (0, 6))
+    # A bootstrap of 8 rewards with mean 1/2: the variance of their mean is 1/32, whatever the prior.
+    assert shared == pytest.approx(1 / 32, rel=0.3)
+    assert few > mixed > 0.0
+    uncertainty = scores_of(members, "uncertainty")
+    assert uncertainty[0][1] == pytest.approx(uncertainty[6][1]) == 0.25
+
+
+def scores_of(members: list[Trajectory], type_: str) -> list[np.ndarray]:
+    return turn_scores(members, TreeConfig.model_validate({"type": type_}), np.random.default_rng(0))
 
 
 def test_unlikely_actions_and_rare_states_are_branched_first(trajectory_maker: Maker) -> None:

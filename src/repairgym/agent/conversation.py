@@ -5,8 +5,8 @@ Guarantees:
 
 - The prompt of a turn is the prompt and completion of the turn before it plus the observation, or the ledger forks.
 - Sampled ids are never encoded again; copies are cut between tokens, also behind a thought that is dropped.
-- A worked example that only the policy sees is in no ledger, and the actions after it have no policy version, so that
-  only imitation can learn them.
+- A worked example or a hint that only the policy sees is in no ledger, and the actions after it have no policy version,
+  so that only imitation can learn them.
 """
 
 from collections.abc import Sequence
@@ -36,6 +36,15 @@ class InitialPrompt:
     system: str = ""
     demonstration: str = ""
     """A worked example that stands before ``text`` for the policy only."""
+
+
+@dataclass(frozen=True)
+class Hint:
+    """A sentence below the observation of one turn, which the policy sees from there on and the record omits."""
+
+    text: str
+    num_turns: int
+    """Completions before the observation."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +94,12 @@ class Conversation:
         seed: int,
         temperature: float = 1.0,
         tools: Tools = (),
+        hint: Hint | None = None,
     ) -> None:
-        """Begin with an empty history; ``seed`` decides all sampling, the chat template describes ``tools``."""
+        """Begin with an empty history; ``seed`` decides all sampling, the chat template describes ``tools``.
+
+        ``hint`` is gone where the history is cut behind it.
+        """
         self._policy = policy
         self._renderer = renderer
         self._session_id = session_id
@@ -96,6 +109,9 @@ class Conversation:
         self._ledger = LedgerBuilder()
         self._initial: Span = (0, 0)
         self._shown_initial: list[int] | None = None
+        self._hint = hint
+        self._shown_observation: tuple[Span, list[int]] | None = None
+        """Place of an observation in the current history, and what the policy sees there."""
         self._exchanges: list[_Exchange] = []
         self._num_completions = 0
         self._is_begun = False
@@ -103,9 +119,13 @@ class Conversation:
     @property
     def num_tokens(self) -> int:
         """Tokens of the next prompt."""
-        if self._shown_initial is None:
-            return len(self._ledger)
-        return len(self._ledger) - self._num_initial_tokens + len(self._shown_initial)
+        num_tokens = len(self._ledger)
+        if self._shown_initial is not None:
+            num_tokens += len(self._shown_initial) - self._num_initial_tokens
+        if self._shown_observation is not None:
+            (start, end), shown = self._shown_observation
+            num_tokens += len(shown) - (end - start)
+        return num_tokens
 
     @property
     def num_observations(self) -> int:
@@ -121,6 +141,7 @@ class Conversation:
         if self._is_begun:
             self._ledger.fork()
         self._is_begun = True
+        self._shown_observation = None
         self._exchanges = []
         self._initial = self._ledger.append_context(self._renderer.open_ids(prompt.text, prompt.system, self._tools))
         self._shown_initial = None
@@ -137,9 +158,10 @@ class Conversation:
             seed=self._seed * SEED_STRIDE + self._num_completions,
         )
         generation = await self._policy.generate(self._session_id, self._prompt_ids(), sampling)
+        is_as_recorded = self._shown_initial is None and not self._is_hinted
         self._num_completions += 1
         ids = list(generation.token_ids)
-        versions = generation.versions if self._shown_initial is None else (UNKNOWN_VERSION,) * len(ids)
+        versions = generation.versions if is_as_recorded else (UNKNOWN_VERSION,) * len(ids)
         span = self._ledger.append_action(ids, generation.log_probs, versions)
         answer = self._renderer.read(ids)
         stop_id = ids[-1] if generation.is_stopped else None
@@ -153,7 +175,12 @@ class Conversation:
         exchange = self._exchanges[-1]
         exchange.num_lines = text.count("\n") + 1
         exchange.tool = tool
+        start = len(self._ledger)
         exchange.observation = self._append_observation(text, exchange)
+        if self._hint is not None and self._num_completions == self._hint.num_turns:
+            message = self._message(f"{text}\n{self._hint.text}", exchange)
+            shown = self._renderer.continuation_ids([message], exchange.stop_id)
+            self._shown_observation = (start, len(self._ledger)), shown
 
     def drop_thought(self) -> None:
         """Take the thought of the last completion out of the history; call it after `observe`."""
@@ -173,6 +200,7 @@ class Conversation:
 
     def _fork(self) -> None:
         """Begin a history of the exchanges as they are now."""
+        self._shown_observation = None
         self._ledger.fork()
         self._ledger.copy(self._initial)
         for exchange in self._exchanges:
@@ -184,18 +212,30 @@ class Conversation:
                 self._ledger.copy(exchange.observation)
 
     def _append_observation(self, text: str, exchange: _Exchange) -> Span:
-        message = Message("tool", text, exchange.tool) if exchange.tool else Message("user", text)
-        return self._ledger.append_context(self._renderer.continuation_ids([message], exchange.stop_id))
+        ids = self._renderer.continuation_ids([self._message(text, exchange)], exchange.stop_id)
+        return self._ledger.append_context(ids)
+
+    def _message(self, text: str, exchange: _Exchange) -> Message:
+        return Message("tool", text, exchange.tool) if exchange.tool else Message("user", text)
+
+    @property
+    def _is_hinted(self) -> bool:
+        """True once the policy has read a hint, also where the history was cut since."""
+        return self._hint is not None and self._num_completions >= self._hint.num_turns
 
     @property
     def _num_initial_tokens(self) -> int:
         return self._initial[1] - self._initial[0]
 
     def _prompt_ids(self) -> list[int]:
-        ids = self._ledger.token_ids
-        if self._shown_initial is None:
-            return list(ids)
-        return self._shown_initial + ids[self._num_initial_tokens :]
+        ids = list(self._ledger.token_ids)
+        # The later place first: the earlier one moves it.
+        if self._shown_observation is not None:
+            (start, end), shown = self._shown_observation
+            ids[start:end] = shown
+        if self._shown_initial is not None:
+            ids[: self._num_initial_tokens] = self._shown_initial
+        return ids
 
 
 # --- cuts: each forks the ledger, so a completion stays behind exactly the tokens that it was sampled from ---------

@@ -22,6 +22,7 @@ from repairgym.config.recipes import (
     AgentQConfig,
     DaggerConfig,
     DistillThenGrpoConfig,
+    HintsConfig,
     RftCommandConfig,
     RlCommandConfig,
     SftCommandConfig,
@@ -157,7 +158,7 @@ def _selections(
     chosen: dict[str, tuple[TaskSelection, Collection[str]]] = {}
     if isinstance(config, RftCommandConfig | DistillThenGrpoConfig):
         chosen["collect.select"] = config.collect.select, ()
-    if isinstance(config, DaggerConfig | AgentQConfig):
+    if isinstance(config, DaggerConfig | HintsConfig | AgentQConfig):
         chosen["select"] = config.select, ()
     stages = {"": config.rl} if isinstance(config, RlCommandConfig | DistillThenGrpoConfig) else {}
     if isinstance(config, TwoStageConfig):

@@ -1,4 +1,4 @@
-"""`repairgym train`: the small base and its corpora, sft, rft, step_dpo, dagger, agent_q, rl, whole recipes, verl.
+"""`repairgym train`: the small base and its corpora, supervised and preference training, rl, whole recipes, verl.
 
 A command checks its arguments and configuration before it imports torch, then runs its recipe, in several processes
 under torchrun.
@@ -236,7 +236,7 @@ def _train_in_rounds(
     tasks: Path,
     run: Path,
     model: Path,
-    config: recipes.DaggerConfig | recipes.AgentQConfig,
+    config: recipes.DaggerConfig | recipes.HintsConfig | recipes.AgentQConfig,
     settings: SftConfig | StepDpoConfig,
 ) -> None:
     """Run a recipe that samples and updates in turn, in a run folder that begins with ``model``."""
@@ -264,6 +264,21 @@ def dagger(tasks: Tasks, run: NewRun, start: Start, config: recipes.DaggerConfig
     from repairgym.recipes.dagger import dagger
 
     _train_in_rounds("dagger", lambda opened: dagger(opened, config), tasks, run, model, config, config.sft)
+
+
+@app.command()
+@_configured
+def hints(tasks: Tasks, run: NewRun, start: Start, config: recipes.HintsConfig) -> None:
+    """Continue behind hints at wasted turns, and imitate what then passed without the hints (after CoRT).
+
+    Example: repairgym train hints tasks runs/hints models/rft select.num_tasks=64 num_forks=2
+    """
+    model = _check_paths(tasks, run, start)
+    check_contexts(model, config)
+    check_selections(config, tasks)
+    from repairgym.recipes.hints import hints
+
+    _train_in_rounds("hints", lambda opened: hints(opened, config), tasks, run, model, config, config.sft)
 
 
 @app.command("agent_q")

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
+from repairgym.config import algorithms
 from repairgym.config.algorithms import DapoLossConfig, RewardConfig, TerminalRewardConfig, check_turns
 from repairgym.config.cluster import ClusterConfig, check_cluster
 from repairgym.config.learning import (
@@ -123,6 +124,10 @@ class RlConfig(Record):
     """Engine that samples the episodes."""
     reward: RewardConfig = TerminalRewardConfig()
     """Reward of the learner; stored and reported is the reward of the verdict."""
+    exploration: algorithms.ExplorationConfig = algorithms.NoExplorationConfig()
+    """Bonus on top of ``reward``; never in evaluation, never for an exploit."""
+    perturbation: algorithms.WeightPerturbationConfig = algorithms.NoPerturbationConfig()
+    """Change of the weights on a plateau of validation."""
     tree: GroupTreeConfig = NoTreeConfig()
     """Branches among the members of a group; ``algorithm.group_size`` counts all of them."""
     num_groups: PositiveInt = 300
@@ -137,9 +142,10 @@ class RlConfig(Record):
     source_shares: dict[SourceKind, PositiveFloat] = {}
     """Source -> its share of the groups that are sampled, e.g. ``{mutations = 0.7, releases = 0.3}``; the shares add up
     to 1, and a source without one is not drawn. Empty: every task alike, whatever its source."""
-    curriculum: Literal["uniform", "learnability"] = "uniform"
+    curriculum: Literal["uniform", "learnability", "optimistic"] = "uniform"
     """Order of the training tasks; ``learnability`` prefers those whose latest group had mixed rewards, at first those
-    that the reference policy of ``select.solve_rates`` sometimes solves."""
+    that the reference policy of ``select.solve_rates`` sometimes solves. ``optimistic`` takes those that may be most
+    learnable by all their groups, older ones counting less (`learning/curriculum.py`)."""
     max_iterations: PositiveInt = 100
     max_staleness: NonNegativeInt = 0
     """Policy versions that a token may lag behind the trained weights; older episodes are dropped and counted. 0:
@@ -168,6 +174,18 @@ class RlConfig(Record):
             raise ValueError(
                 f"max_staleness={self.max_staleness} learns from episodes of older weights; set "
                 "algorithm.correction.type='truncate' or 'mask', to weight them by the agreement of the policies"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _plateaus_are_seen(self) -> Self:
+        if self.perturbation.type == "none":
+            return self
+        if not self.validation_every or self.max_staleness or self.algorithm.trained.type != "full":
+            raise ValueError(
+                f"perturbation.type={self.perturbation.type!r} compares validations of all weights, iteration by "
+                f"iteration, but validation_every={self.validation_every}, max_staleness={self.max_staleness} and "
+                f"algorithm.trained.type={self.algorithm.trained.type!r}; expected above 0, 0 and 'full'"
             )
         return self
 
@@ -343,6 +361,36 @@ class DaggerConfig(Record):
                 f"rollout.pipeline.type={self.rollout.pipeline.type!r}: the expert speaks compact actions only; "
                 "expected 'compact'"
             )
+        return self
+
+
+class HintsConfig(Record):
+    """`repairgym train hints` (after CoRT, arXiv 2506.09820)."""
+
+    seed: int = 0
+    select: TrainingSelection = TrainingSelection(num_tasks=64)
+    num_samples: PositiveInt = 4
+    """Episodes per task whose wasted turns are looked for."""
+    max_places: PositiveInt = 2
+    """Most wasted turns of one failed episode that are made again: the first of each kind. Our choice."""
+    num_forks: PositiveInt = 2
+    """Forks with the hint at each place, and as many without it, which are the control. Our choice."""
+    imitated: Literal["hinted", "unhinted"] = "hinted"
+    """Forks whose successes are imitated; ``unhinted`` trains the control at equal compute."""
+    max_per_task: PositiveInt = 4
+    sft: SftConfig = SftConfig()
+    rollout: RolloutConfig = RolloutConfig()
+
+    @model_validator(mode="after")
+    def _hints_are_seen(self) -> Self:
+        pipeline = self.rollout.pipeline
+        if pipeline.thinking == "dropped" or pipeline.context.type != "full" or self.rollout.agent.type != "pipeline":
+            raise ValueError(
+                "a hint stands in one history that our agent loop keeps whole; expected rollout.pipeline.thinking "
+                f"'off' or 'kept', context.type 'full' and rollout.agent.type 'pipeline', got {pipeline.thinking!r}, "
+                f"{pipeline.context.type!r} and {self.rollout.agent.type!r}"
+            )
+        check_undemonstrated(pipeline)
         return self
 
 

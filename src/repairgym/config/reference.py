@@ -24,6 +24,7 @@ COMMAND_CONFIGS: Mapping[str, type[Record]] = {
     "train rft": recipes.RftCommandConfig,
     "train step_dpo": recipes.StepDpoCommandConfig,
     "train dagger": recipes.DaggerConfig,
+    "train hints": recipes.HintsConfig,
     "train agent_q": recipes.AgentQConfig,
     "train dapo_two_stage": recipes.TwoStageConfig,
     "train distill_then_grpo": recipes.DistillThenGrpoConfig,

@@ -18,11 +18,13 @@ class TreeConfig(Record):
 
     ``type`` chooses these turns. ``random``: any (Tree-GRPO, arXiv 2509.21240). ``entropy``: the least likely actions
     of the policy, by their mean -log p per token (TreeRL, arXiv 2506.11902). ``uncertainty``: states whose value V, the
-    mean reward of the members that visited them, has the largest V (1 - V). ``novelty``: states that the fewest members
-    visited. The last two are our choice.
+    mean reward of the members that visited them, has the largest V (1 - V). ``ensemble``: states on whose value
+    bootstrap resamples of the members disagree most, which few and mixed visits make, while V (1 - V) is as large for
+    many (the rule of MARCO, arXiv 2107.06434, transferred from models of dynamics to counted values; it chooses where
+    to sample and is never a reward). ``novelty``: states that the fewest members visited. The last three are our own.
     """
 
-    type: Literal["random", "entropy", "uncertainty", "novelty"] = "random"
+    type: Literal["random", "entropy", "uncertainty", "ensemble", "novelty"] = "random"
     num_chains: PositiveInt = 4
     """Members that begin at the task's start. The group size counts leaves: all other members are branches."""
     num_rounds: PositiveInt = 1

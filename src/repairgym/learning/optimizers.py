@@ -68,6 +68,11 @@ class Optimizer:
             "optim/num_skipped": float(self.num_skipped),
         }
 
+    def reset(self) -> None:
+        """Forget the moments of all parameters; the schedule continues."""
+        for part, _ in self._parts:
+            part.state.clear()
+
     def shorten(self, num_steps: int) -> None:
         """Let the schedule end after ``num_steps`` steps in all."""
         self._num_steps = num_steps

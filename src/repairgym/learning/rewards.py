@@ -153,7 +153,7 @@ def raw_rewards(group: Sequence[Trajectory]) -> Rewards:
     return tuple(member.verdict.reward if member.verdict.is_valid else None for member in group)
 
 
-def _is_exploit(verdict: Verdict) -> bool:
+def is_exploit(verdict: Verdict) -> bool:
     """Return True when an exploit was detected, also one that did not help: a failure stays *failed* then."""
     return verdict.kind is VerdictKind.EXPLOITED or any(finding.severity == "exploit" for finding in verdict.findings)
 
@@ -161,6 +161,6 @@ def _is_exploit(verdict: Verdict) -> bool:
 def _shape_each(group: Sequence[Trajectory], lowest: float, value: Callable[[Trajectory], float]) -> Rewards:
     """Return ``value`` of each valid, honest member; ``lowest`` for an exploit."""
     return tuple(
-        None if not member.verdict.is_valid else lowest if _is_exploit(member.verdict) else value(member)
+        None if not member.verdict.is_valid else lowest if is_exploit(member.verdict) else value(member)
         for member in group
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from repairgym.agent.allowance import Allowance
+from repairgym.agent.conversation import Hint
 from repairgym.config.models import EndpointConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import InputError
@@ -44,6 +45,8 @@ class EpisodeJob:
     """Its worker keeps its state behind each turn, so that branches begin with forks."""
     allowance: Allowance | None = None
     """The most that its own turns may use, where a search bounds it."""
+    hint: Hint | None = None
+    """A sentence that only the policy sees, behind the prefix of a branch; its tokens from there on have no version."""
 
 
 Grow = Callable[[Trajectory], Sequence[EpisodeJob]]

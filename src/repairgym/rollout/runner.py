@@ -213,7 +213,8 @@ class Runner:
         if self._turn_log is None or self._agent is not None:
             return EpisodeLog()
         parent = _parent(job)
-        parts = (job.trajectory_id, job.task_id, job.seed, parent, policy.id, temperature, self._config.pipeline)
+        hint = (job.hint,) if job.hint else ()
+        parts = (job.trajectory_id, job.task_id, job.seed, parent, policy.id, temperature, self._config.pipeline, *hint)
         log = self._turn_log.open(job.trajectory_id, hashlib.sha256(repr(parts).encode()).hexdigest())
         self._turn_counts["turns/num_differing_replays"] += log.num_dropped > 0
         self._turn_counts["turns/num_resumed_episodes"] += bool(log.entries)
@@ -277,7 +278,7 @@ class Runner:
             watcher = policy if isinstance(policy, ClientPolicy) else self._watcher
             num_shared = job.prefix.num_turns if job.prefix else 0
             runner = EpisodeRunner(
-                self._pipeline, timed, self._renderer, temperature, limits, watcher, job.allowance, num_shared
+                self._pipeline, timed, self._renderer, temperature, limits, watcher, job.allowance, num_shared, job.hint
             )
             try:
                 episode = await runner.run(session_id, context, job.seed, recorder, keeper)

@@ -14,6 +14,7 @@ from repairgym.config.recipes import (
     AgentQConfig,
     DaggerConfig,
     DistillThenGrpoConfig,
+    HintsConfig,
     RftCommandConfig,
     RlCommandConfig,
     SftCommandConfig,
@@ -36,6 +37,7 @@ TrainCommandConfig = (
     | StepDpoCommandConfig
     | RlCommandConfig
     | DaggerConfig
+    | HintsConfig
     | AgentQConfig
     | DistillThenGrpoConfig
     | TwoStageConfig
@@ -85,7 +87,7 @@ def stages_of(config: TrainCommandConfig, *, is_sampling: bool = True, stored_to
         return [Stage(stored_tokens, config.sft, None)]
     if isinstance(config, StepDpoCommandConfig):
         return [Stage(stored_tokens, config.step_dpo, None)]
-    if isinstance(config, DaggerConfig):
+    if isinstance(config, DaggerConfig | HintsConfig):
         return [_stage(config.rollout, config.sft, "embedded")]
     if isinstance(config, AgentQConfig):
         return [_stage(config.rollout, config.step_dpo, "embedded")]

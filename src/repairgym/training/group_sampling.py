@@ -11,16 +11,18 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
+from repairgym.config.algorithms import NoveltyConfig
 from repairgym.config.recipes import RlConfig
 from repairgym.config.selection import TaskSelection
 from repairgym.config.trees import PrefixSamplingConfig
 from repairgym.errors import ConfigError, SandboxError
-from repairgym.learning.curriculum import interleave, task_order
+from repairgym.learning.curriculum import interleave, optimistic_order, task_order
 from repairgym.learning.rewards import Rewards, make_shaping
 from repairgym.records import Task, Trajectory
 from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.names import OWN
 from repairgym.tasks.solve_rates import rates_of
+from repairgym.training.novelty import Novelty
 from repairgym.training.rollout_batch import (
     KEPT,
     RolloutBatch,
@@ -61,6 +63,8 @@ class GroupSampler:
         self._reference_rewards = reference_rewards(chosen, config.select)
         self._shares: dict[str, float] = {str(source): share for source, share in config.source_shares.items()}
         self._shaping = make_shaping(config.reward, run.pool.config.pipeline.max_episode_turns)
+        exploration = config.exploration
+        self._novelty = Novelty(exploration, run.store, phase) if isinstance(exploration, NoveltyConfig) else None
 
     def sample(self, step: int) -> RolloutBatch:
         """Sample groups until enough have unequal rewards, or until `max_refills` is used up.
@@ -84,6 +88,7 @@ class GroupSampler:
             size = min(self._config.num_groups_sampled, round(missing / kept_share))
         self._require_valid_rollouts(batch)
         record_group_status(self._run.store, self._phase, batch)
+        batch.metrics = self._novelty.metrics(batch.trajectories, step) if self._novelty else {}
         batch.rollout_s = time.monotonic() - started
         return batch
 
@@ -100,7 +105,7 @@ class GroupSampler:
             is_dropped = is_stale(trajectory, step, self._config.max_staleness)
             (batch.stale if is_dropped else fresh).append(trajectory)
         batch.trajectories += fresh
-        batch.groups += make_trajectory_groups(fresh, self._rewards)
+        batch.groups += make_trajectory_groups(fresh, partial(self._rewards, step=step))
         is_steered = isinstance(self._config.tree, PrefixSamplingConfig)
         batch.advantages = advantages_of(batch.groups, self._config.algorithm, is_split=is_steered)
 
@@ -126,31 +131,39 @@ class GroupSampler:
         self._run.store.add_event("all_invalid", text, phase=self._phase)
         raise SandboxError(f"{text}. Run `repairgym doctor`, fix the cause, then resume: they are run again")
 
-    def _rewards(self, group: Sequence[Trajectory]) -> Rewards:
-        return self._shaping(self._run.tasks[group[0].task_id], group)
+    def _rewards(self, group: Sequence[Trajectory], step: int) -> Rewards:
+        rewards = self._shaping(self._run.tasks[group[0].task_id], group)
+        return self._novelty.add_to(rewards, group, step) if self._novelty else rewards
 
     def _task_order(self, step: int) -> list[str]:
-        rewards = self._past_rewards(step) if self._config.curriculum == "learnability" else None
-        orders = {
-            source: task_order(task_ids, self._run.seed, step, rewards) for source, task_ids in self._task_ids.items()
-        }
+        curriculum, seed = self._config.curriculum, self._run.seed
+        order: Callable[[Sequence[str]], list[str]] = partial(task_order, seed=seed, iteration=step)
+        if curriculum != "uniform":
+            groups = self._past_groups(step)
+            latest = {task_id: rewards for task_id, past in groups.items() for _, rewards in past[-1:]}
+            order = partial(task_order, seed=seed, iteration=step, rewards=latest)
+            if curriculum == "optimistic":
+                order = partial(optimistic_order, seed=seed, iteration=step, groups=groups)
+        orders = {source: order(task_ids) for source, task_ids in self._task_ids.items()}
         return interleave(orders, self._shares) if self._shares else orders[_EVERY]
 
-    def _past_rewards(self, step: int) -> dict[str, list[float]]:
-        """Return the rewards of each task's latest group before ``step``, or of the policy's own rollouts.
+    def _past_groups(self, step: int) -> dict[str, list[tuple[int, list[float]]]]:
+        """Return age and rewards of each task's groups before ``step``, the latest last.
 
-        A task without either has those of the reference policy that the selection names, if any.
+        The policy's own rollouts come before them. A task without any has those of the reference policy that the
+        selection names, if any.
         """
-        latest: dict[str, tuple[str, list[float]]] = {}
-        rows = [*self._run.store.rows(phase=OWN), *self._run.store.rows(phase=self._phase)]
-        for row in rows:
-            if row.reward is None or (row.phase == self._phase and row.step >= step):
-                continue
-            group = f"{row.phase}:{row.step}"
-            if row.task_id not in latest or latest[row.task_id][0] != group:
-                latest[row.task_id] = (group, [])
-            latest[row.task_id][1].append(row.reward)
-        return {**self._reference_rewards, **{task_id: rewards for task_id, (_, rewards) in latest.items()}}
+        groups: dict[str, dict[tuple[bool, int], list[float]]] = defaultdict(dict)
+        for row in [*self._run.store.rows(phase=OWN), *self._run.store.rows(phase=self._phase)]:
+            is_of_phase = row.phase == self._phase
+            if row.reward is not None and not (is_of_phase and row.step >= step):
+                key = is_of_phase, row.step if is_of_phase else 0
+                groups[row.task_id].setdefault(key, []).append(row.reward)
+        known = {
+            task_id: [(step - number, rewards) for (_, number), rewards in sorted(past.items())]
+            for task_id, past in groups.items()
+        }
+        return {task_id: [(step, rewards)] for task_id, rewards in self._reference_rewards.items()} | known
 
 
 def reference_rewards(tasks: Collection[Task], selection: TaskSelection) -> dict[str, list[float]]:
@@ -189,6 +202,7 @@ def describe_signal(run: Run, phase: str) -> str:
         kept[source] += group.status == KEPT
         num_shaped += group.status == KEPT and len(rewards[group.id] - {None}) < 2
     counts = [f"{source} {kept[source]} of {num}" for source, num in sorted(every.items())]
-    shaped = f"; {num_shaped} of them without a pass or without a failure, by rl.reward alone" if num_shaped else ""
+    reason = "without a pass or without a failure, by rl.reward or rl.exploration alone"
+    shaped = f"; {num_shaped} of them {reason}" if num_shaped else ""
     verdict = "" if kept.total() else "; there was nothing to learn from"
     return f"groups with unequal rewards: {', '.join(counts) or 'none were sampled'}{shaped}{verdict}"

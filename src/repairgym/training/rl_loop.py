@@ -14,10 +14,11 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 
-from repairgym.config.algorithms import SelfDistillationAdvantageConfig
+from repairgym.config.algorithms import PerturbationConfig, SelfDistillationAdvantageConfig
 from repairgym.config.recipes import RlConfig
 from repairgym.config.rollout import AlarmConfig, RolloutConfig
 from repairgym.config.trees import SearchTreeConfig
+from repairgym.errors import ConfigError
 from repairgym.inference.loading import copy_folder, load_tokenizer
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.learning.checkpoints import MODEL_FOLDER
@@ -30,6 +31,7 @@ from repairgym.training.credit import credit_metrics
 from repairgym.training.evaluate import evaluate, validation_metrics
 from repairgym.training.feedback import hints_of
 from repairgym.training.group_sampling import GroupSampler, describe_signal
+from repairgym.training.perturbation import Perturbation, step_checkpoint
 from repairgym.training.rollout_batch import (
     Demonstrations,
     RolloutBatch,
@@ -77,6 +79,8 @@ class RLLoop:
         is_taught = isinstance(config.algorithm.advantage, SelfDistillationAdvantageConfig)
         self._renderer = ChatRenderer(load_tokenizer(run.checkpoint(start))) if is_taught else None
         self._demonstrations = Demonstrations(run.store, config.algorithm.demonstration)
+        change = config.perturbation
+        self._perturbation = Perturbation(change, run, phase, start) if isinstance(change, PerturbationConfig) else None
         self.num_done = self._updates.num_done
         self._sampled_version = self.num_done
         """Version of the weights that sample the next episodes."""
@@ -119,7 +123,7 @@ class RLLoop:
     def _learn(self, batch: RolloutBatch) -> dict[str, float]:
         """Make one update, record and save it; returns its metrics."""
         started = time.monotonic()
-        metrics = self._update(batch) | rollout_metrics(batch)
+        metrics = self._update(batch) | rollout_metrics(batch) | batch.metrics
         metrics["rollout/weight_lag"] = weight_lag([*batch.trajectories, *batch.stale], batch.step)
         if weight_lag(batch.trajectories, batch.step) > 0 and "policy/log_prob_gap" in metrics:
             # Older weights: this is the change of the policy since, not a difference of sampler and learner.
@@ -144,7 +148,10 @@ class RLLoop:
         if self._renderer is not None:
             hints = hints_of(groups, self._renderer)
             samples = [replace(sample, hint=hints.get(sample.trajectory_id, ())) for sample in samples]
-        return self._updates.lead(samples, demonstrations, coefficient)
+        metrics = self._updates.lead(samples, demonstrations, coefficient)
+        if self._perturbation is not None:
+            metrics |= self._perturbation.apply(self._updates.learner, samples, batch.step)
+        return metrics
 
     def _publish(self) -> None:
         """Sample with the saved weights from now on; sync metrics belong to the iteration that these weights sample."""
@@ -208,10 +215,17 @@ def run_rl_stage(
         task_ids: Training tasks to use; None: all.
         is_over: Called after each iteration; True ends the stage before `max_iterations`.
         keeps_checkpoints: Validate the start as well, and keep the weights of each validation as checkpoint
-            ``<phase>-step-<number>``.
+            ``<phase>-step-<number>``; ``config.perturbation`` does so, too.
+
+    Raises:
+        ConfigError: ``config.perturbation`` has no validation tasks to see a plateau of.
     """
+    is_perturbed = config.perturbation.type != "none"
+    keeps_checkpoints = keeps_checkpoints or is_perturbed
     loop = RLLoop(run, config, start, alarms, phase=phase, task_ids=task_ids)
     tests = validation_tasks(run, config)
+    if is_perturbed and not tests:
+        raise ConfigError(f"rl.perturbation.type={config.perturbation.type!r} needs validation tasks; the run has none")
     with run.store.phase(phase):
         if keeps_checkpoints:
             _validate(run, loop, config, tests, keeps_checkpoints)
@@ -245,7 +259,7 @@ def _validate(run: Run, loop: RLLoop, config: RlConfig, tasks: Sequence[Task], k
     """Validate every `validation_every` iterations; stored episodes are not run again."""
     if not config.validation_every or loop.num_done % config.validation_every:
         return
-    stage = f"{loop.phase}-step-{loop.num_done:04d}"
+    stage = step_checkpoint(loop.phase, loop.num_done)
     if tasks:
         evaluate(run, stage, loop.policy(), VALIDATION, tasks, config.num_validation_samples)
         rows = run.store.rows(phase=eval_phase(stage, VALIDATION))

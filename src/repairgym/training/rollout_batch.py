@@ -67,6 +67,8 @@ class RolloutBatch:
     rollout_s: float = 0.0
     groups: list[Group] = field(default_factory=list)
     advantages: list[GroupAdvantages] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Of the sampling, for what only the sampler knows."""
 
     @property
     def shaped_rewards(self) -> list[float]:

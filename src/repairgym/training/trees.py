@@ -21,6 +21,8 @@ from repairgym.training.prefix_sampling import steering_prefix
 from repairgym.training.tree_search import next_place
 
 _PRIOR_WEIGHT = 1.0
+_NUM_RESAMPLES = 256
+"""Of an ensemble; a resample costs two products with one entry per member and state."""
 Earlier = Callable[[str], Sequence[Trajectory]]
 """From a task to the policy's episodes of it in earlier iterations, the latest first."""
 
@@ -147,7 +149,7 @@ def choose_prefixes(
     Equal scores are drawn at random. Scores of states choose a state once as long as there are others.
     """
     valid = [member for member in members if member.verdict.is_valid and can_branch(member)]
-    scores = _scores(valid, config)
+    scores = turn_scores(valid, config, generator)
     places = [
         (member, at)
         for member, trajectory in enumerate(valid)
@@ -167,7 +169,7 @@ def choose_prefixes(
     return [every[number % len(every)] for number in range(num)]
 
 
-def _scores(members: Sequence[Trajectory], config: TreeConfig) -> list[np.ndarray]:
+def turn_scores(members: Sequence[Trajectory], config: TreeConfig, generator: np.random.Generator) -> list[np.ndarray]:
     """Return the score of each turn ([turns]) of each member: of the state it starts in, or of its action."""
     states = [[turn.state for turn in member.turns] for member in members]
     if config.type == "random" or not members:
@@ -178,8 +180,29 @@ def _scores(members: Sequence[Trajectory], config: TreeConfig) -> list[np.ndarra
         counts = Counter(state for visited in states for state in set(visited))
         return [np.array([1.0 / np.sqrt(counts[state]) for state in visited]) for visited in states]
     rewards = [member.verdict.reward for member in members]
+    if config.type == "ensemble":
+        return _disagreements(states, rewards, generator)
     values = state_values(states, rewards, prior_weight=_PRIOR_WEIGHT, is_own_counted=True)
     return [value * (1.0 - value) for value in values]
+
+
+def _disagreements(
+    states: Sequence[Sequence[str]], rewards: Sequence[float], generator: np.random.Generator
+) -> list[np.ndarray]:
+    """Return the variance of each state's value ([turns] of each member) over bootstrap resamples of the members.
+
+    A resample of [members] has each member as often as it was drawn; its value of a state is that of `state_values`.
+    """
+    size = len(rewards)
+    drawn = generator.multinomial(size, np.full(size, 1.0 / size), size=_NUM_RESAMPLES).astype(np.float64)
+    means = drawn @ np.array(rewards) / size
+    names = {state: number for number, state in enumerate(dict.fromkeys(it for visited in states for it in visited))}
+    is_visited = np.zeros((size, len(names)))
+    for member, visited in enumerate(states):
+        is_visited[member, [names[state] for state in visited]] = 1.0
+    sums = drawn @ (is_visited * np.array(rewards)[:, None]) + _PRIOR_WEIGHT * means[:, None]
+    variance = (sums / (drawn @ is_visited + _PRIOR_WEIGHT)).var(axis=0)
+    return [variance[[names[state] for state in visited]] for visited in states]
 
 
 def _surprisals(member: Trajectory) -> np.ndarray:

@@ -15,12 +15,13 @@ import numpy as np
 
 from repairgym.config.models import VllmSamplerConfig
 from repairgym.config.recipes import RlConfig
+from repairgym.errors import ConfigError
 from repairgym.inference.loading import load_tokenizer
 from repairgym.inference.vllm.weights import Probe
 from repairgym.learning.checkpoints import MODEL_FOLDER, STATE_FILE, load_training_state, save_training_state
 from repairgym.learning.export import save_model
 from repairgym.learning.learned_tokens import LearnedTokens
-from repairgym.learning.learner import release_memory
+from repairgym.learning.learner import Learner, release_memory
 from repairgym.learning.rl import PolicyTrainer
 from repairgym.learning.samples import Sample, text_sample
 from repairgym.learning.weight_loading import open_model
@@ -65,6 +66,11 @@ class Updates:
         self.probe: Probe | None = None
         """Log-probabilities of a fixed sequence under the saved weights; None where no server has to be compared."""
         self._world = self._trainer.learner.world
+        if self._world.size > 1 and config.perturbation.type != "none":
+            raise ConfigError(
+                f"rl.perturbation.type={config.perturbation.type!r} changes whole weights, and {self._world.size} "
+                "processes hold parts of them; train in one process, or set rl.perturbation.type='none'"
+            )
         self.num_done = 0
         # The leader decides: it is about to write what the others would look for.
         if self._world.broadcast((state / STATE_FILE).is_file()):
@@ -77,6 +83,11 @@ class Updates:
     def lead(self, samples: Sequence[Sample], imitated: Sequence[Sample], coefficient: float) -> dict[str, float]:
         """One iteration's update by all processes, not saved yet; returns its metrics (`PolicyTrainer.update`)."""
         return self._update(self._world.broadcast((list(samples), list(imitated), coefficient)))
+
+    @property
+    def learner(self) -> Learner:
+        """Model and optimizer, to change between an update and its `commit`; in one process only."""
+        return self._trainer.learner
 
     @property
     def learned(self) -> list[LearnedTokens]:

@@ -134,7 +134,7 @@ async def updated_turn(
 
 @pytest.mark.parametrize("pause", ["keep", "wait"])
 def test_an_update_during_an_episode(server: str, base: Path, tmp_path: Path, note: Note, pause: str) -> None:
-    """Three turns; the weights change in the middle of the first one, which begins anew where they came too early or
+    """Three turns; the weights change in the middle of the first one, which begins again where they came too early or
     too late."""
     folders = (moved(base, tmp_path / "new", 0.05), base)  # of even versions and of odd ones
     learners = [learner_of(folder) for folder in folders]

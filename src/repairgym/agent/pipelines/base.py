@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 import jinja2
 
 from repairgym.agent.allowance import Allowance
-from repairgym.agent.conversation import Conversation, InitialPrompt
+from repairgym.agent.conversation import Conversation, Hint, InitialPrompt
 from repairgym.agent.episode import Episode, Interface, LiveEpisode, Watcher
 from repairgym.agent.formats import FORMATS, Action, describe_schemas
 from repairgym.agent.kept_states import StateKeeper
@@ -134,6 +134,7 @@ class EpisodeRunner:
     allowance: Allowance | None = None
     num_shared_turns: int = 0
     """Turns of a branch that its parent has made; the allowance does not count them."""
+    hint: Hint | None = None
 
     async def run(
         self,
@@ -152,7 +153,7 @@ class EpisodeRunner:
         """
         pipeline, config = self.pipeline, self.limits or self.pipeline.config
         tools = describe_schemas(pipeline.tools) if pipeline.format.is_native else ()
-        conversation = Conversation(self.policy, self.renderer, session_id, seed, self.temperature, tools)
+        conversation = Conversation(self.policy, self.renderer, session_id, seed, self.temperature, tools, self.hint)
         interface = Interface(config, pipeline.tools, pipeline.format, pipeline.finish)
         recorder, keeper = recorder or TurnRecorder(), keeper or StateKeeper()
         live = LiveEpisode(

@@ -61,6 +61,8 @@ _NEUTRAL: dict[str, tuple[Any, str]] = {
     "rl.source_shares": ({}, "verl draws tasks uniformly"),
     "rl.curriculum": ("uniform", "verl draws tasks uniformly"),
     "rl.tree.type": ("none", "verl samples the members of a group independently"),
+    "rl.exploration.type": ("none", "verl rewards each episode alone"),
+    "rl.perturbation.type": ("none", "verl keeps the weights"),
     "rl.algorithm.token_budget": (None, "verl has no bound on learned tokens per optimizer step"),
     "rl.algorithm.is_error_masked": (False, "under verl with advantage.type 'group' or 'dr_grpo' only"),
     "rl.algorithm.negative_weight": (1.0, "under verl with advantage.type 'group' or 'dr_grpo' only"),
@@ -80,6 +82,8 @@ _NEUTRAL: dict[str, tuple[Any, str]] = {
 _ONE_LINE = (
     "rl.sampler",
     "rl.tree",
+    "rl.exploration",
+    "rl.perturbation",
     "rollout.agent",
     "rl.algorithm.demonstration",
     "rl.algorithm.loss",
