@@ -72,7 +72,7 @@ parity: $(PARITY_STAMP) ## our losses against TRL's and verl's own functions, in
 	@OMP_NUM_THREADS=1 PYTHONPATH=src $(PARITY)/bin/python -m pytest -q -m parity --confcutdir=tests/learning/parity \
 		tests/learning/parity $(ARGS)
 
-ray-env: $(RAY_STAMP) ## build .venv-ray: Ray beside the packages of .venv
+ray-env: $(RAY_STAMP) ## build .venv-ray: Ray next to the packages of .venv
 	@:
 
 ray: ray-env ## episodes on Ray clusters of this machine, one node killed on the way, in .venv-ray
