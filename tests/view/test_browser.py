@@ -203,7 +203,7 @@ def test_a_narrow_window_needs_no_sideways_scrolling(browser, address):
 NARROW = (390, 844)
 PATHS = (
     "/", "/leaderboard",
-    "/api", "/r/small", "/r/small/setup", "/r/small/metrics", "/r/small/metric?phase=teacher&name=reward",
+    "/api", "/words", "/r/small", "/r/small/setup", "/r/small/metrics", "/r/small/metric?phase=teacher&name=reward",
     "/r/small/phase?name=teacher", "/r/small/groups", "/r/small/trajectories", "/r/small/t/1", "/r/small/t/1/tokens",
     "/r/small/reviews", "/r/small/task?id=tiny-0",
     "/r/small/group?phase=teacher&step=0&id=teacher%2F0%2Ftiny-0", "/r/none",

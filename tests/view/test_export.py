@@ -43,6 +43,11 @@ def test_every_link_of_an_export_leads_to_a_file(run_folder, tmp_path):
     assert "<h1>small</h1>" in index
     assert "<form" not in index.partition("<dialog")[0]
     assert json.loads((tmp_path / "site" / CONTENT_FILE).read_text())["runs"]["small"] == {"exported": 24, "stored": 24}
+    assert "rejection fine-tuning" in (tmp_path / "site" / "words.html").read_text()
+    assert 'href="words.html"' in index
+    pages = {name: (tmp_path / "site" / name).read_text() for name in files if name.endswith(".html")}
+    assert [name for name, text in pages.items() if re.search(r"\d (d|h|min) ago|just now", text)] == []
+    assert re.search(r"written 20\d\d-\d\d-\d\d \d\d:\d\d UTC", index)
 
 
 def test_a_bounded_export_has_whole_groups_and_counts_of_all(run_folder, tmp_path):

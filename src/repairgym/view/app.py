@@ -80,6 +80,7 @@ def _handlers(site: Site, formats: Formats) -> dict[str, Handler]:
     return {
         "/": runs.index,
         "/pulse": runs.pulse,
+        "/words": runs.words,
         "/leaderboard": LeaderboardPages(site).leaderboard,
         "/compare": trajectories.compare,
         "/api": api.document,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -175,9 +175,15 @@ def ago(then_s: float, now_s: float) -> str:
     return "just now"
 
 
+def moment(then_s: float) -> str:
+    """Format a time to the minute."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(then_s))
+
+
+@cache
 def _environment() -> Environment:
     templates = environment("view")
-    templates.filters.update(ago=ago, key=lambda key: "-".join(map(str, key)))
+    templates.filters.update(ago=ago, moment=moment, key=lambda key: "-".join(map(str, key)))
     urls = (run_url, api_url, list_url, trajectory_url, group_url, link_to)
     templates.globals.update({url.__name__: url for url in urls})
     return templates
