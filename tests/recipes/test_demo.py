@@ -64,7 +64,11 @@ def test_runs_every_phase_and_resumes_to_the_same_store(folder, base, make_pool)
     assert read_config(folder)["own"]["select"]["num_tasks"] == 12  # not the 4 that were asked for
     with RunStore.open(folder / "run.db") as store:
         versions = {
-            stage: {int(version) for t in store.trajectories(phase=f"eval/{stage}/test-mutations") for version in t.ledger.policy_version[t.ledger.is_action]}
+            stage: {
+                int(version)
+                for t in store.trajectories(phase=f"eval/{stage}/test-mutations")
+                for version in t.ledger.policy_version[t.ledger.is_action]
+            }
             for stage in ("rft", "rl")
         }
         num_updates = len(store.metrics("rl", "time/update_s"))

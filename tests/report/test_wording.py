@@ -65,15 +65,25 @@ def test_controls_that_were_not_run_are_named(store, verdicts):
     assert wording.limits(summary)[0].startswith(absent)
     assert wording.claims(summary, None, None)[0].startswith(absent)
     cool, more = (clear.model_copy(update={"reference": name}) for name in ("rft-t0.5", "sft-continued"))
-    assert not [it for it in wording.limits(summary_with(store, headline=clear, comparisons=(clear, cool, more))) if "Not compared" in it]
-    (one,) = [it for it in wording.limits(summary_with(store, headline=clear, comparisons=(clear, cool))) if "Not compared" in it]
+    assert not [
+        it
+        for it in wording.limits(summary_with(store, headline=clear, comparisons=(clear, cool, more)))
+        if "Not compared" in it
+    ]
+    (one,) = [
+        it
+        for it in wording.limits(summary_with(store, headline=clear, comparisons=(clear, cool)))
+        if "Not compared" in it
+    ]
     assert "temperature" not in one
     assert wording.limits(summary_with(store, headline=None)) == []
 
 
 def test_the_limits_hold_packages_real_bugs_and_one_pair_of_error_rates(synthetic_run):
     summary = gather(synthetic_run).summary
-    audits = [VerdictAccuracy(num_tasks=12, num_audited=12, num_unknown=0, false_accept=rate(1, 40), false_reject=rate(0, 9))]
+    audits = [
+        VerdictAccuracy(num_tasks=12, num_audited=12, num_unknown=0, false_accept=rate(1, 40), false_reject=rate(0, 9))
+    ]
     audits += [audits[0].model_copy(update={"num_tasks": 3, "false_accept": rate(1, 4)})]
     stages = [it.model_copy(update={"accuracy": audits[0]}) for it in summary.stages]
     control = stages[0].model_copy(update={"num_tasks": 3, "accuracy": audits[1]})

@@ -16,8 +16,10 @@ from repairgym.ledger import Parent
 from repairgym.report.html import write_report
 from repairgym.rollout.store import RunStore
 from repairgym.view.app import create_app
+from repairgym.view.folders import RunFolders, stamp_of
 from repairgym.view.reader import RunReader
 from repairgym.view.results import Result, read_result
+from repairgym.view.site import Site
 
 GROUP = "/r/small/group?phase=teacher&step=0&id=teacher%2F0%2Ftiny-0"
 
@@ -444,3 +446,15 @@ def test_a_metric_with_one_step_has_no_chart(tmp_path):
         assert "<figure" not in client.get(f"/r/{tmp_path.name}/metric?phase=rl&name=train%2Floss").text
         store.add_metrics("rl", 1, {"train/loss": 0.25})
         assert "<figure" in client.get(f"/r/{tmp_path.name}/metric?phase=rl&name=train%2Floss").text
+
+
+def test_a_warm_site_knows_its_counts_whatever_else_lies_there(many_rows):
+    (many_rows.parent / "broken").mkdir()
+    (many_rows.parent / "broken" / "run.db").write_bytes(b"no database" * 99)
+    site = Site(RunFolders(many_rows.parent))
+    site.warm()
+    assert many_rows.name in {viewed.name for viewed in site.folders.all()}
+    with sqlite3.connect(many_rows / "run.db") as connection:  # warm counts are those of the rows then
+        counts = site.folders.get(many_rows.name)._counts.get(stamp_of(many_rows / "run.db")[:1])
+        assert counts.total().num == connection.execute("SELECT count(*) FROM trajectories").fetchone()[0] == 40
+    connection.close()

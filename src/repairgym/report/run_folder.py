@@ -1,6 +1,7 @@
 """Files of a run folder next to ``run.db``.
 
-Reads ``fitted.toml``, ``config.toml`` or ``configs/`` (resolved configuration) and the task folder ``tasks/``; makes plain values.
+Reads ``fitted.toml``, ``config.toml`` or ``configs/`` (resolved configuration) and the task folder ``tasks/``; makes
+plain values.
 Guarantees: only ``run.db`` is required; an absent file is empty, an unreadable one is an `InputError`.
 """
 

@@ -231,9 +231,9 @@ def _behavior(before: BehaviorMetrics, after: BehaviorMetrics) -> Iterator[str]:
     if before.blind_submit_rate is None or after.blind_submit_rate is None:
         return
     yield (
-        f"On held-out tasks, submissions without a test run after the last edit went from {percent(before.blind_submit_rate, 0)} to "
-        f"{percent(after.blind_submit_rate, 0)}, turns per episode from {number(before.mean_turns)} to "
-        f"{number(after.mean_turns)}."
+        "On held-out tasks, submissions without a test run after the last edit went from "
+        f"{percent(before.blind_submit_rate, 0)} to {percent(after.blind_submit_rate, 0)}, turns per episode from "
+        f"{number(before.mean_turns)} to {number(after.mean_turns)}."
     )
 
 

@@ -42,7 +42,7 @@ class RunCard:
     viewed: ViewedRun
     problem: str = ""
     state: str = ""
-    result: Result = Result()
+    result: Result = field(default_factory=Result)
     count: Count = field(default_factory=Count)
     num_phases: int = 0
     num_phases_tried: int = 0
