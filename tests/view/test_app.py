@@ -7,7 +7,10 @@ import re
 import shutil
 import sqlite3
 from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
 from urllib.parse import quote
+from xml.etree import ElementTree
 
 import pytest
 from starlette.testclient import TestClient
@@ -20,6 +23,7 @@ from repairgym.view.folders import RunFolders, stamp_of
 from repairgym.view.reader import RunReader
 from repairgym.view.results import Result, read_result
 from repairgym.view.site import Site
+from repairgym.view.waterfall import waterfall
 
 GROUP = "/r/small/group?phase=teacher&step=0&id=teacher%2F0%2Ftiny-0"
 
@@ -458,3 +462,29 @@ def test_a_warm_site_knows_its_counts_whatever_else_lies_there(many_rows):
         counts = site.folders.get(many_rows.name)._counts.get(stamp_of(many_rows / "run.db")[:1])
         assert counts.total().num == connection.execute("SELECT count(*) FROM trajectories").fetchone()[0] == 40
     connection.close()
+
+
+def test_the_waterfall_has_the_parts_of_each_turn(trajectory_maker):
+    turns = [turn.model_copy(update={"generate_s": 1.0, "tool_s": 3.0}) for turn in trajectory_maker().turns[:2]]
+    drawn = ElementTree.fromstring(waterfall(turns, {"grade": 2.0, "prefill": 9.0}))
+    bars = [(bar.get("class"), float(bar.get("x")), float(bar.get("width"))) for bar in drawn.iter("rect")]
+    bars = [(css.split()[-1], x, width) for css, x, width in bars if "w-" in css]
+    assert [css for css, _, _ in bars] == ["w-generate", "w-tool", "w-generate", "w-tool", "w-grade"]
+    second = bars[0][2]
+    assert [width / second for _, _, width in bars] == pytest.approx([1, 3, 1, 3, 2], rel=0.02)
+    for (_, x, width), (_, following, _) in pairwise(bars):
+        assert following == pytest.approx(x + width, abs=0.1)
+    assert waterfall([], {}) == ""
+
+
+def test_the_table_of_other_viewers_names_tests_that_exist():
+    root = Path(__file__).parents[2]
+    table = (root / "docs/howto/view.md").read_text().partition("| what users love elsewhere")[2].partition("\n\n")[0]
+    sources = "\n".join(path.read_text() for path in (root / "tests").rglob("test_*.py"))
+    rows = [line.split("|")[1:4] for line in table.splitlines()[2:]]
+    assert len(rows) > 15
+    for wanted, here, shown_by in rows:
+        names = re.findall(r"`(test_\w+)`", shown_by)
+        assert here.strip().startswith("yes") == bool(names), wanted
+        assert [name for name in names if f"def {name}(" not in sources] == [], wanted
+    assert [wanted.strip() for wanted, here, _ in rows if here.strip().startswith("no")] == ["hosted service"]
