@@ -17,11 +17,11 @@ from starlette.testclient import TestClient
 
 from repairgym.ledger import Parent
 from repairgym.report.html import write_report
+from repairgym.report.results import Result, read_result
 from repairgym.rollout.store import RunStore
 from repairgym.view.app import create_app
 from repairgym.view.folders import RunFolders, stamp_of
 from repairgym.view.reader import RunReader
-from repairgym.view.results import Result, read_result
 from repairgym.view.site import Site
 from repairgym.view.waterfall import waterfall
 

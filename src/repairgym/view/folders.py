@@ -24,13 +24,13 @@ from repairgym.evaluation.runs import evaluations
 from repairgym.evaluation.stages import EvalPhase
 from repairgym.records import Task
 from repairgym.report.html import SUMMARY_FILE
+from repairgym.report.results import Result, read_result
 from repairgym.report.run_folder import DATABASE_FILE, TASKS_FOLDER
 from repairgym.report.tokens import find_tokenizer
 from repairgym.rollout.calls import LOCK_FILE, is_locked
 from repairgym.rollout.rows import PhaseRow
 from repairgym.tasks.store import TASKS_FILE
 from repairgym.view.reader import RunCounts, RunReader
-from repairgym.view.results import Result, read_result
 
 _SEPARATOR = ":"
 _SILENT_AFTER_S = 600.0

@@ -18,6 +18,7 @@ from repairgym.evaluation.stages import TREATMENT, parse_eval_phase, phase_label
 from repairgym.records import VerdictKind
 from repairgym.report.figures import Figure, Series, curves
 from repairgym.report.html import REPORT_FILE
+from repairgym.report.results import Result
 from repairgym.rollout.names import ALARM_PREFIX, RL
 from repairgym.rollout.rows import PhaseRow
 from repairgym.view.folders import ViewedRun
@@ -25,7 +26,6 @@ from repairgym.view.guard import RAW_POLICY
 from repairgym.view.lists import Key, TrajectoryFilter, parse_filter
 from repairgym.view.metric_pages import MetricView, key_charts, main_phase
 from repairgym.view.reader import Count, RunCounts
-from repairgym.view.results import Result
 from repairgym.view.setup import cost_of, read_setup, text_files
 from repairgym.view.site import OpenRun, Site, digest_of, number_in
 

@@ -1,4 +1,4 @@
-"""The result of a run for its card and its page: the headline, and how far it reaches.
+"""The result of a stored run in sentences: the headline, and how far it reaches.
 
 Reads ``summary.json``; makes sentences. Guarantees: they are those of the report; a summary of another version gives
 its own headline sentence alone; an absent or damaged one gives nothing.
@@ -19,7 +19,7 @@ _MAX_SUMMARY_BYTES = 10_000_000
 
 @dataclass(frozen=True)
 class Result:
-    """What a run has shown."""
+    """Headline of a run and its limits."""
 
     sentence: str = ""
     """Empty without a comparison of the end of RL with its start."""
