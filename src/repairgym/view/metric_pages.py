@@ -195,6 +195,12 @@ def key_charts(run: OpenRun) -> tuple[list[tuple[Chart, str]], list[tuple[str, f
     return charts, values
 
 
+def has_one_step(reader: RunReader, phase: str) -> bool:
+    """Return True for a phase whose key metrics have a single step."""
+    names = key_metrics(reader.metric_names(phase)) if phase else []
+    return bool(names) and all(len(reader.curve(phase, name, 2)) == 1 for name in names)
+
+
 def _names(runs: Sequence[OpenRun], phase: str) -> list[str]:
     """Return the names of the metrics of all runs, those that tell most first, then group by group."""
     names = sorted({name for run in runs for name in run.reader.metric_names(phase)})

@@ -24,7 +24,7 @@ from repairgym.rollout.rows import PhaseRow
 from repairgym.view.folders import ViewedRun
 from repairgym.view.guard import RAW_POLICY
 from repairgym.view.lists import Key, TrajectoryFilter, parse_filter
-from repairgym.view.metric_pages import MetricView, key_charts, main_phase
+from repairgym.view.metric_pages import MetricView, has_one_step, key_charts, main_phase
 from repairgym.view.reader import Count, RunCounts
 from repairgym.view.setup import cost_of, read_setup, text_files
 from repairgym.view.site import OpenRun, Site, digest_of, number_in
@@ -100,6 +100,7 @@ class RunPages:
         with self._site.opened(request) as run:
             count, events = run.counts.total(), run.reader.events()
             keys, key_values = key_charts(run)
+            key_phase = main_phase(run.reader)
             return run.page(
                 "run.html.j2",
                 count=count,
@@ -109,7 +110,8 @@ class RunPages:
                 phases=phase_cards(run),
                 key_charts=keys,
                 key_values=key_values,
-                key_phase=main_phase(run.reader),
+                key_phase=key_phase,
+                is_one_step=has_one_step(run.reader, key_phase),
                 charts=[] if keys or key_values else _charts(run.counts),
                 read_first=_read_first(run),
                 setup=read_setup(run.viewed.folder),
