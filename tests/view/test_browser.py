@@ -295,6 +295,15 @@ def test_eight_members_without_observations_fit_a_screen(browser, address):
     browser.press("o")
 
 
+def test_an_id_is_copied(browser, address):
+    browser.open(f"{address}/r/small/t/1")
+    browser.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    browser.evaluate("document.querySelector('[data-copy=trajectory-id]').click()")
+    browser.wait_for("document.querySelector('[data-copy=trajectory-id]').textContent === 'Copied'")
+    shown = browser.evaluate("document.getElementById('trajectory-id').textContent")
+    assert browser.evaluate("navigator.clipboard.readText()") == shown != ""
+
+
 def test_arrows_walk_through_a_list(browser, address):
     browser.open(f"{address}/r/small/t/2?phase=teacher&order=oldest")
     assert "2 of 12" in browser.evaluate("document.querySelector('.top').textContent")
