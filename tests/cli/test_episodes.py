@@ -1,15 +1,19 @@
-"""`repairgym rollout --branch`: which episodes it takes, and what it says of the others."""
+"""`repairgym rollout`: its last lines; with ``--branch``, which episodes it takes, and what it says of the others."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from repairgym.cli.episodes import branch_jobs
+from repairgym.cli.episodes import branch_jobs, print_verdicts
 from repairgym.cli.main import create_app
 from repairgym.config.commands import RolloutCommandConfig
 from repairgym.config.loading import load_config
 from repairgym.errors import ConfigError, InputError
+from repairgym.evaluation.pass_at_k import pass_at_1
+from repairgym.records import VerdictKind
 from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.store import RunStore
 from repairgym.training.run import Run
@@ -56,3 +60,16 @@ def test_a_branch_leaves_no_choice_of_tasks(task_folder, tmp_path):
     assert done.exit_code == ConfigError.exit_code
     assert "leave select.* out" in done.output
     assert not (tmp_path / "run").exists()
+
+
+def test_a_rollout_ends_with_its_rate_its_interval_and_the_next_command(trajectory_maker, capsys):
+    kinds = (VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.INVALID)
+    made = [trajectory_maker(f"t{number}", f"task-{number}", kind=kind) for number, kind in enumerate(kinds)]
+    print_verdicts("rft", made, {}, Path("runs/my run"), as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "rft: 3 tasks, 3 episodes: 1 passed, 1 failed, 1 invalid"
+    rate = pass_at_1({trajectory.task_id: [trajectory.verdict.kind] for trajectory in made})
+    assert lines[1] == f"Pass@1 33.3 %, 95 % interval {100 * rate.ci_low:.1f} to {100 * rate.ci_high:.1f} %"
+    assert lines[2:] == ["next: repairgym view 'runs/my run'"]
+    print_verdicts("rft", made, {}, Path("run"), as_json=True)
+    assert json.loads(capsys.readouterr().out)["num_tasks"] == 3

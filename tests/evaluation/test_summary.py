@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.conftest import make_trajectory, make_verdict
 
+from repairgym.analysis.tables import cost_table
 from repairgym.evaluation.summary import REQUIRED_PHASES, Summary, build_summary, write_summary
 from repairgym.records import TestOutcome, TestResult, VerdictKind
 from repairgym.rollout.names import eval_phase
@@ -112,3 +113,17 @@ def test_imported_tasks_have_an_official_column(store, task):
     assert stage.official_pass_at_1 == pytest.approx(1 / 3)
     assert (stage.num_official_undecided, stage.pass_at_1.value) == (1, pytest.approx(1 / 3))
     assert build_summary(store, {}, tasks={"a": imported}).stages[0].official_pass_at_1 is None
+
+
+def test_the_price_of_a_solve_is_that_of_all_samples(store, trajectory_maker):
+    kinds = (VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.PASSED)
+    for stage, price in (("rl", 0.5), ("base", 0.0)):
+        for number, kind in enumerate(kinds):
+            one = trajectory_maker(f"{stage}-{number}", kind=kind)
+            turns = tuple(turn.model_copy(update={"cost_usd": price / len(one.turns)}) for turn in one.turns)
+            phase = f"eval/{stage}/test-mutations"
+            store.add_trajectory(replace(one, turns=turns), phase=phase, step=0, split="test")
+    stages = {it.stage: it for it in build_summary(store, {}).stages}
+    assert stages["rl"].usd_per_solve == pytest.approx(3 * 0.5 / 2)
+    assert stages["base"].usd_per_solve is None
+    assert {row[0]: row[7] for row in cost_table(stages.values()).rows} == {"rl": pytest.approx(0.75), "base": None}

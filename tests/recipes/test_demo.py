@@ -5,6 +5,7 @@ import json
 import pytest
 
 from repairgym.config.learning import AlgorithmConfig, OptimizerConfig, RftConfig, SftConfig
+from repairgym.config.loading import load_config
 from repairgym.config.recipes import CollectConfig, DemoConfig, EvaluationConfig, RlConfig
 from repairgym.config.selection import TrainingSelection
 from repairgym.errors import InputError
@@ -12,6 +13,7 @@ from repairgym.inference.loading import shipped_base
 from repairgym.recipes.demo import Demo
 from repairgym.recipes.plan import Budget, plan_demo
 from repairgym.report.html import write_report
+from repairgym.report.run_folder import read_config
 from repairgym.rollout.calls import locked
 from repairgym.rollout.store import RunStore
 from repairgym.tasks.store import TaskStore
@@ -58,6 +60,20 @@ def test_runs_every_phase_and_resumes_to_the_same_store(folder, base, make_pool)
     assert wanted <= names
     assert {row.split for row in rows if row.phase in ("teacher", "own", "rl")} == {"train"}
     assert {row.split for row in rows if row.phase.endswith("test-mutations")} == {"test"}
+    assert load_config(DemoConfig, folder / "fitted.toml") == plan_demo(config(base)).config
+    assert read_config(folder)["own"]["select"]["num_tasks"] == 12  # not the 4 that were asked for
+    with RunStore.open(folder / "run.db") as store:
+        versions = {
+            stage: {
+                int(version)
+                for t in store.trajectories(phase=f"eval/{stage}/test-mutations")
+                for version in t.ledger.policy_version[t.ledger.is_action]
+            }
+            for stage in ("rft", "rl")
+        }
+        num_updates = len(store.metrics("rl", "time/update_s"))
+    assert versions == {"rft": {0}, "rl": {num_updates}}
+    assert num_updates > 0
 
     Demo(config(base), folder, open_pool=lambda setup: make_pool(folder)).run()
     with RunStore.open(folder / "run.db") as store:

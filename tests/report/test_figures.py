@@ -23,7 +23,8 @@ def test_both_axes_of_a_plot_are_named():
 def test_curves():
     assert curve(Series("t", "n", [])) is None
     one = curve(Series("t", "n", [Point(step=3, value=0.5)], low=[0.4], high=[0.6], is_rate=True))
-    assert "step 3: 50.0" in one.svg
+    assert (one.svg, one.note) == ("", "50.0\u00a0% (40.0\u00a0% to 60.0\u00a0%) at step 3; n")
+    assert one.data.rows == ((3, 0.5, 0.4, 0.6),)
     falling = curve(Series("t", "n", [Point(step=0, value=-3.0), Point(step=1, value=-4.0)]))
     assert "nan" not in falling.svg
     assert share_plot({1: {"a": 1.0}}, ["a"]) is None

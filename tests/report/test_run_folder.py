@@ -30,6 +30,8 @@ def test_settings_of_commands_are_read_where_there_is_no_config_file(run_folder)
     assert read_config(run_folder) == {"train-rl": {"seed": 3}}
     (run_folder / "config.toml").write_text("seed = 4")
     assert read_config(run_folder) == {"seed": 4}
+    (run_folder / "fitted.toml").write_text("seed = 4\nnum_tasks = 2")
+    assert read_config(run_folder) == {"seed": 4, "num_tasks": 2}
 
 
 def test_absent_files_of_a_run_are_empty(run_folder):

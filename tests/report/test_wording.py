@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from repairgym.analysis.behavior import behavior_metrics
 from repairgym.analysis.curves import GapPoint, GapTrend
+from repairgym.evaluation.accuracy import Rate, VerdictAccuracy
 from repairgym.evaluation.significance import compare
 from repairgym.evaluation.summary import build_summary
 from repairgym.records import StopReason, VerdictKind
 from repairgym.report import wording
+from repairgym.report.content import gather
 from repairgym.report.figures import difference_plot
 
 P, F = VerdictKind.PASSED, VerdictKind.FAILED
@@ -51,6 +55,49 @@ def test_claims_do_not_hide_a_control_that_explains_the_gain(store, verdicts):
     assert claims[0].startswith("Not clearly more than a lower sampling temperature: RFT at temperature 0.5")
     assert any("Resampling the 10 packages" in claim for claim in claims)
     assert claims[-1] == wording.SINGLE_RUN
+
+
+def test_controls_that_were_not_run_are_named(store, verdicts):
+    passed, failed = verdicts
+    clear = difference(passed, failed)
+    summary = summary_with(store, headline=clear, comparisons=(clear,))
+    absent = "Not compared with a lower sampling temperature or with as much further supervised training"
+    assert wording.limits(summary)[0].startswith(absent)
+    assert wording.claims(summary, None, None)[0].startswith(absent)
+    cool, more = (clear.model_copy(update={"reference": name}) for name in ("rft-t0.5", "sft-continued"))
+    assert not [
+        it
+        for it in wording.limits(summary_with(store, headline=clear, comparisons=(clear, cool, more)))
+        if "Not compared" in it
+    ]
+    (one,) = [
+        it
+        for it in wording.limits(summary_with(store, headline=clear, comparisons=(clear, cool)))
+        if "Not compared" in it
+    ]
+    assert "temperature" not in one
+    assert wording.limits(summary_with(store, headline=None)) == []
+
+
+def test_the_limits_hold_packages_real_bugs_and_one_pair_of_error_rates(synthetic_run):
+    summary = gather(synthetic_run).summary
+    audits = [
+        VerdictAccuracy(num_tasks=12, num_audited=12, num_unknown=0, false_accept=rate(1, 40), false_reject=rate(0, 9))
+    ]
+    audits += [audits[0].model_copy(update={"num_tasks": 3, "false_accept": rate(1, 4)})]
+    stages = [it.model_copy(update={"accuracy": audits[0]}) for it in summary.stages]
+    control = stages[0].model_copy(update={"num_tasks": 3, "accuracy": audits[1]})
+    for order in ([control, *stages], [*stages, control]):
+        limits = wording.limits(summary.model_copy(update={"stages": tuple(order)}))
+        assert sum("packages instead of the tasks" in it for it in limits) == 1
+        assert sum("real release-pair tasks (bugs that a release fixed) RL solves" in it for it in limits) == 1
+        (verdicts,) = [it for it in limits if it.startswith("Verdicts on held-out mutation tasks")]
+        assert "false accept 2.5 % of 40" in verdicts
+    assert re.search(r"\d+ of 10 samples passed", " ".join(limits))
+
+
+def rate(num, total):
+    return Rate(num=num, total=total, value=num / total, ci_low=0.0, ci_high=0.5)
 
 
 def test_claims_on_behavior(store, episode_maker):

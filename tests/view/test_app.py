@@ -7,15 +7,23 @@ import re
 import shutil
 import sqlite3
 from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
 from urllib.parse import quote
+from xml.etree import ElementTree
 
 import pytest
 from starlette.testclient import TestClient
 
 from repairgym.ledger import Parent
+from repairgym.report.html import write_report
+from repairgym.report.results import Result, read_result
 from repairgym.rollout.store import RunStore
 from repairgym.view.app import create_app
+from repairgym.view.folders import RunFolders, stamp_of
 from repairgym.view.reader import RunReader
+from repairgym.view.site import Site
+from repairgym.view.waterfall import waterfall
 
 GROUP = "/r/small/group?phase=teacher&step=0&id=teacher%2F0%2Ftiny-0"
 
@@ -217,9 +225,13 @@ def test_tokens_have_mask_version_and_likelihood(client, run_folder):
     tokens = [given for tag, given in page.tags if tag == "span" and "tok" in (given.get("class") or "").split()]
     with RunStore.open(run_folder / "run.db", is_read_only=True) as store:
         ledger = store.trajectory(store.rows()[0].id).ledger
-    starts = {int(given["id"][1:]) for given in tokens}
+    starts = {int(given["title"].partition(":")[0]) for given in tokens}
     assert starts <= set(range(len(ledger)))
-    sampled = {int(given["id"][1:]) for given in tokens if "ctx" not in given["class"]}
+    sampled = {int(given["title"].partition(":")[0]) for given in tokens if "ctx" not in given["class"]}
+    linking = client.get("/r/small/t/1/tokens").text + client.get("/r/small/t/1").text
+    linked = re.findall(r'tokens(?:\?from=\d+)?#(k\d+)"', linking)
+    assert set(linked) == {given["id"] for given in tokens if "id" in given}
+    assert linked
     assert sampled == {place for place in starts if ledger.is_action[place]}
     assert any("p = 1, log p = 0.000, version 0" in given["title"] for given in tokens)
 
@@ -358,3 +370,121 @@ def test_the_page_of_a_run_names_a_failure_and_a_success_to_read_first(synthetic
     assert [row.verdict.value for row in rows] == ["failed", "passed"]
     assert {row.phase for row in rows} == {"eval/rl/test-mutations"}
     assert all(row.reason in page for row in rows)
+
+
+@pytest.fixture(scope="module")
+def reported(synthetic_run, tmp_path_factory):
+    """A finished run with its summary."""
+    folder = tmp_path_factory.mktemp("reported") / "run"
+    shutil.copytree(synthetic_run, folder)
+    write_report(folder)
+    return folder
+
+
+def test_the_headline_stands_with_its_limits(reported):
+    client = TestClient(create_app(reported), base_url="http://localhost")
+    for path in ("/", "/r/run"):
+        text = " ".join(open_page(client, path).text.split())
+        assert re.search(r"RL raised Pass@1 on 12 held-out mutation tasks from \d", text), path
+        assert "Resampling the 4 packages instead of the tasks" in text
+        assert re.search(r"5 real release-pair tasks .* RL solves .*: \d of 10 samples passed", text)
+        assert "This is one training run." in text
+    (listed,) = client.get("/api/runs.json").json()["runs"]
+    assert listed["result"].startswith("RL raised")
+    assert len(listed["limits"]) >= 5
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [('{"headline": {"sentence": "Old."}}', "Old."), ('{"headline": null}', ""), ("[" * 5000, ""), ("[1]", "")],
+)
+def test_a_summary_of_another_version_gives_its_sentence_alone(tmp_path, content, sentence):
+    (tmp_path / "summary.json").write_text(content)
+    assert read_result(tmp_path) == Result(sentence)
+
+
+def test_phases_are_not_mixed_in_one_rate(client, synthetic_run):
+    text = " ".join(open_page(client, "/r/small").text.split())
+    assert "Verdicts of 24 trajectories of 2 phases, training and evaluation together" in text
+    assert re.search(r"Verdicts of 12 trajectories: \d", open_page(client, "/r/small/phase?name=teacher").text)
+
+
+def test_an_evaluation_names_its_weights_and_no_step(tmp_path, trajectory_maker):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with RunStore.create(folder / "run.db") as store:
+        for step in range(3):
+            store.add_metrics("rl", step, {"time/update_s": 1.0})
+        for phase in ("eval/rl/test-mutations", "rl"):
+            store.add_trajectory(trajectory_maker(phase), phase=phase, step=0, split="test")
+    client = TestClient(create_app(folder), base_url="http://localhost")
+    evaluated, trained = (" ".join(client.get(f"/r/run/t/{number}").text.split()) for number in (1, 2))
+    assert "RL after 3 iterations" in evaluated
+    assert "step 0" not in evaluated
+    assert "step 0" in trained
+    assert "after 3 iterations" not in trained
+    tokens = client.get("/r/run/t/1/tokens").text
+    assert "RL after 3 iterations" in tokens
+    assert "<dt>learned from</dt>" not in tokens
+    assert "RL after 3 iterations" in client.get("/r/run/phase?name=eval/rl/test-mutations").text
+
+
+def test_settings_that_ran_come_first(tmp_path):
+    (tmp_path / "config.toml").write_text("minutes = 2.0\n")
+    (tmp_path / "fitted.toml").write_text("minutes = 2.0\nnum_tasks = 16\n")
+    with RunStore.create(tmp_path / "run.db"):
+        pass
+    client = TestClient(create_app(tmp_path), base_url="http://localhost")
+    page = client.get(f"/r/{tmp_path.name}/setup").text
+    assert page.index("fitted.toml: what ran") < page.index("config.toml: what was asked for")
+    assert page.index("num_tasks = 16") < page.index("config.toml: what was asked for")
+    links = re.findall(r'href="[^"]*/setup(#[^"]*)?"', page)
+    assert links == ["#settings-1", "#settings-2"]
+    assert all(f'id="{link[1:]}"' in page for link in links)
+
+
+def test_a_metric_with_one_step_has_no_chart(tmp_path):
+    with RunStore.create(tmp_path / "run.db") as store:
+        store.add_metrics("rl", 0, {"train/loss": 0.5})
+        client = TestClient(create_app(tmp_path), base_url="http://localhost")
+        assert "<figure" not in client.get(f"/r/{tmp_path.name}/metric?phase=rl&name=train%2Floss").text
+        store.add_metrics("rl", 1, {"train/loss": 0.25})
+        assert "<figure" in client.get(f"/r/{tmp_path.name}/metric?phase=rl&name=train%2Floss").text
+
+
+def test_a_warm_site_knows_its_counts_whatever_else_lies_there(many_rows):
+    (many_rows.parent / "broken").mkdir()
+    (many_rows.parent / "broken" / "run.db").write_bytes(b"no database" * 99)
+    site = Site(RunFolders(many_rows.parent))
+    site.warm()
+    assert many_rows.name in {viewed.name for viewed in site.folders.all()}
+    with sqlite3.connect(many_rows / "run.db") as connection:  # warm counts are those of the rows then
+        counts = site.folders.get(many_rows.name)._counts.get(stamp_of(many_rows / "run.db")[:1])
+        assert counts.total().num == connection.execute("SELECT count(*) FROM trajectories").fetchone()[0] == 40
+    connection.close()
+
+
+def test_the_waterfall_has_the_parts_of_each_turn(trajectory_maker):
+    turns = [turn.model_copy(update={"generate_s": 1.0, "tool_s": 3.0}) for turn in trajectory_maker().turns[:2]]
+    drawn = ElementTree.fromstring(waterfall(turns, {"grade": 2.0, "prefill": 9.0}))
+    bars = [(bar.get("class"), float(bar.get("x")), float(bar.get("width"))) for bar in drawn.iter("rect")]
+    bars = [(css.split()[-1], x, width) for css, x, width in bars if "w-" in css]
+    assert [css for css, _, _ in bars] == ["w-generate", "w-tool", "w-generate", "w-tool", "w-grade"]
+    second = bars[0][2]
+    assert [width / second for _, _, width in bars] == pytest.approx([1, 3, 1, 3, 2], rel=0.02)
+    for (_, x, width), (_, following, _) in pairwise(bars):
+        assert following == pytest.approx(x + width, abs=0.1)
+    assert waterfall([], {}) == ""
+
+
+def test_the_table_of_other_viewers_names_tests_that_exist():
+    root = Path(__file__).parents[2]
+    table = (root / "docs/howto/view.md").read_text().partition("| what users love elsewhere")[2].partition("\n\n")[0]
+    sources = "\n".join(path.read_text() for path in (root / "tests").rglob("test_*.py"))
+    rows = [line.split("|")[1:4] for line in table.splitlines()[2:]]
+    assert len(rows) > 15
+    for wanted, here, shown_by in rows:
+        names = re.findall(r"`(test_\w+)`", shown_by)
+        assert here.strip().startswith("yes") == bool(names), wanted
+        assert [name for name in names if f"def {name}(" not in sources] == [], wanted
+    assert [wanted.strip() for wanted, here, _ in rows if here.strip().startswith("no")] == ["hosted service"]

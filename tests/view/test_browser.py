@@ -203,7 +203,7 @@ def test_a_narrow_window_needs_no_sideways_scrolling(browser, address):
 NARROW = (390, 844)
 PATHS = (
     "/", "/leaderboard",
-    "/api", "/r/small", "/r/small/setup", "/r/small/metrics", "/r/small/metric?phase=teacher&name=reward",
+    "/api", "/words", "/r/small", "/r/small/setup", "/r/small/metrics", "/r/small/metric?phase=teacher&name=reward",
     "/r/small/phase?name=teacher", "/r/small/groups", "/r/small/trajectories", "/r/small/t/1", "/r/small/t/1/tokens",
     "/r/small/reviews", "/r/small/task?id=tiny-0",
     "/r/small/group?phase=teacher&step=0&id=teacher%2F0%2Ftiny-0", "/r/none",
@@ -293,6 +293,15 @@ def test_eight_members_without_observations_fit_a_screen(browser, address):
     assert browser.evaluate("getComputedStyle(document.querySelector('.compare .obs')).display") == "none"
     assert browser.evaluate("(one => one.scrollWidth <= one.clientWidth)(document.querySelector('.compare'))")
     browser.press("o")
+
+
+def test_an_id_is_copied(browser, address):
+    browser.open(f"{address}/r/small/t/1")
+    browser.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    browser.evaluate("document.querySelector('[data-copy=trajectory-id]').click()")
+    browser.wait_for("document.querySelector('[data-copy=trajectory-id]').textContent === 'Copied'")
+    shown = browser.evaluate("document.getElementById('trajectory-id').textContent")
+    assert browser.evaluate("navigator.clipboard.readText()") == shown != ""
 
 
 def test_arrows_walk_through_a_list(browser, address):

@@ -40,9 +40,22 @@ def test_every_link_of_an_export_leads_to_a_file(run_folder, tmp_path):
     assert {f"r/small/t/{number}.html" for number in range(1, 25)} <= files
     assert json.loads((tmp_path / "site" / "api/r/small/t/1/chat.json").read_text())["id"].startswith("teacher/0/")
     index = (tmp_path / "site" / "index.html").read_text()
+    pages = {name: (tmp_path / "site" / name).read_text() for name in files if name.endswith(".html")}
     assert "<h1>small</h1>" in index
     assert "<form" not in index.partition("<dialog")[0]
     assert json.loads((tmp_path / "site" / CONTENT_FILE).read_text())["runs"]["small"] == {"exported": 24, "stored": 24}
+    assert not [
+        name for name in files if re.search(r"/tokens-\d+", name)
+    ]  # short ones have one window, which turns link to
+    tokens = pages["r/small/t/1/tokens.html"]
+    assert len(re.findall(r'title="\d+ to \d+: context"', tokens)) <= tokens.count('class="turnmark"') + 1
+    assert set(re.findall(r'tokens\.html#(k\d+)"', pages["r/small/t/1.html"])) <= set(
+        re.findall(r' id="(k\d+)"', tokens)
+    )
+    assert "rejection fine-tuning" in (tmp_path / "site" / "words.html").read_text()
+    assert 'href="words.html"' in index
+    assert [name for name, text in pages.items() if re.search(r"\d (d|h|min) ago|just now", text)] == []
+    assert re.search(r"written 20\d\d-\d\d-\d\d \d\d:\d\d UTC", index)
 
 
 def test_a_bounded_export_has_whole_groups_and_counts_of_all(run_folder, tmp_path):

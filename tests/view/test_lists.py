@@ -175,8 +175,24 @@ def test_counts_stop_at_a_bound_only(many_rows):
 def test_neighbors_are_those_of_the_list(many_rows):
     wanted = TrajectoryFilter(verdict="failed", order="oldest")
     with RunReader.read(many_rows / "run.db") as reader:
-        assert reader.neighbors(wanted, reader.entry(4)) == (1, 7)
-        assert reader.neighbors(wanted, reader.entry(1)) == (None, 4)
+        assert reader.around(wanted, reader.entry(4)) == (1, 7, (2, 14))
+        assert reader.around(wanted, reader.entry(1)) == (None, 4, (1, 14))
+        assert reader.around(wanted, reader.entry(2)) == (1, 4, None)  # it passed: not in the list
+        assert reader.around(wanted.model_copy(update={"text": "x"}), reader.entry(4)) == (1, 7, None)
+
+
+@pytest.mark.parametrize("order", ["newest", "oldest", "most_turns", "most_tokens"])
+@pytest.mark.parametrize("q", ["", "t1"])
+def test_every_row_has_its_place_in_every_order(many_rows, order, q):
+    wanted = TrajectoryFilter(order=order, q=q)
+    with RunReader.read(many_rows / "run.db") as reader:
+        reader.chosen = frozenset(range(5, 30)) if q else None
+        rows = reader.page(wanted, 100).rows
+        numbers = [entry.number for entry in rows]
+        assert len(numbers) == (10 if q else 40)
+        for at, entry in enumerate(rows):
+            sides = (numbers[at - 1] if at else None), (numbers[at + 1] if at + 1 < len(rows) else None)
+            assert reader.around(wanted, entry) == (*sides, (at + 1, len(rows)))
 
 
 def test_a_filter_survives_its_address():

@@ -69,12 +69,14 @@ def test_a_phase_of_one_step_is_told_in_words(tmp_path):
     one = TestClient(create_app(tmp_path), base_url="http://localhost")
     page = text_of(one, f"/r/{tmp_path.name}")
     assert re.search(r">Reward</a></dt><dd>0.539</dd>", page)
+    assert "which had one step" in page
     assert "<figure>" not in page
     assert "<figure>" not in text_of(one, f"/r/{tmp_path.name}/metrics")
     with RunStore.open(tmp_path / "run.db") as store:
         store.add_metrics("rl", 1, {"rollout/reward_mean": 0.6})
     page = text_of(one, f"/r/{tmp_path.name}")
     assert page.count("<figure>") == 1
+    assert "which had one step" not in page
     assert "Entropy</a></dt>" in page
 
 

@@ -41,6 +41,7 @@ def test_learned_tokens_have_their_values_and_classes(client):
     assert {"M1", "V0", "An3", "Rp4", "W4", "G6", "E2"} <= set(css)
     assert "advantage -0.7, ratio 1.5, weight 1, gap +0.41, entropy 0.2" in title
     assert 'value="advantage" checked' in page
+    assert f"<dt>learned from</dt><dd>{len(sampled) - 1}</dd>" in page
     assert "in the first step of the update" in page
     learned = client.get("/api/r/run/t/1/tokens.json").json()["learned"]
     assert learned["ratio"][0] == pytest.approx(1.5, rel=1e-4)

@@ -88,6 +88,7 @@ def cost_table(stages: Iterable[StageResult]) -> Table:
     """Costs of a solved sample; None where nothing was solved."""
     columns = (
         "stage test_set num_passed tokens_per_solve sampled_tokens_per_solve episode_s_per_solve cpu_s_per_solve "
+        "usd_per_solve "
         "corrected_pass_at_1=corrected.value corrected_low=corrected.ci_low corrected_high=corrected.ci_high"
     )
     return _record_table("costs", "Costs of a solve, and Pass@1 corrected for errors of the verdicts", columns, stages)

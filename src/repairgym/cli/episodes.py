@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -89,9 +89,7 @@ def rollout(
         with opened.store.phase(phase):
             trajectories = opened.run_jobs(ref, jobs, phase=phase, trees=trees)
         counters = opened.pool.counters()
-    _print_verdicts(ref.name, len(chosen), trajectories, counters, as_json)
-    if not as_json:
-        typer.echo(f"next: repairgym view {shlex.quote(str(run))}")
+    print_verdicts(ref.name, trajectories, counters, run, as_json)
 
 
 def check_branches(config: RolloutCommandConfig, branch: str, *, is_script: bool) -> None:
@@ -129,10 +127,10 @@ def branch_jobs(opened: Run, ref: PolicyRef, config: RolloutCommandConfig, branc
     return make_branches(parent, int(turns), config.num_samples, config.seed, f"{BRANCH_PHASE}/{ref.name}")
 
 
-def _print_verdicts(
-    policy: str, num_tasks: int, trajectories: list[Trajectory], counters: dict[str, float], as_json: bool
+def print_verdicts(
+    policy: str, trajectories: Sequence[Trajectory], counters: dict[str, float], run: Path, as_json: bool
 ) -> None:
-    """Print the verdicts of a rollout."""
+    """Print the verdicts of a rollout, its rate with the interval, and the command to read it with."""
     from repairgym.evaluation.pass_at_k import pass_at_1
 
     counts = Counter(trajectory.verdict.kind.value for trajectory in trajectories)
@@ -141,15 +139,16 @@ def _print_verdicts(
         by_task.setdefault(trajectory.task_id, []).append(trajectory.verdict.kind)
     estimate = pass_at_1(by_task)
     if as_json:
-        totals = {"policy": policy, "num_tasks": num_tasks, "num_episodes": len(trajectories)}
+        totals = {"policy": policy, "num_tasks": len(by_task), "num_episodes": len(trajectories)}
         rate = estimate and estimate.model_dump()
         print_json({**totals, "verdicts": counts, "pass_at_1": rate, "counters": counters})
         return
     verdicts = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-    typer.echo(f"{policy}: {num_tasks} tasks, {len(trajectories)} episodes: {verdicts}")
+    typer.echo(f"{policy}: {len(by_task)} tasks, {len(trajectories)} episodes: {verdicts}")
     if estimate:
         interval = f"95 % interval {100 * estimate.ci_low:.1f} to {100 * estimate.ci_high:.1f} %"
         typer.echo(f"Pass@1 {100 * estimate.value:.1f} %, {interval}")
+    typer.echo(f"next: repairgym view {shlex.quote(str(run))}")
 
 
 PIPELINES = ("compact", "simplified", "full", "paper_b")

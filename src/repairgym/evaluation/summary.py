@@ -95,6 +95,8 @@ class StageResult(Record):
     """Wall seconds of all episodes, which ran side by side."""
     cpu_s: float = 0.0
     """Processor seconds of the phase: sampling, tools and grading."""
+    usd: float = 0.0
+    """Price of the answers, for a model that has one."""
 
     @property
     def tokens_per_solve(self) -> float | None:
@@ -115,6 +117,11 @@ class StageResult(Record):
     def cpu_s_per_solve(self) -> float | None:
         """None for an evaluation during training, whose processor time counts there."""
         return self._per_solve(self.cpu_s) if self.cpu_s else None
+
+    @property
+    def usd_per_solve(self) -> float | None:
+        """None for models without a price (`endpoint.prices`)."""
+        return self._per_solve(self.usd) if self.usd else None
 
     def _per_solve(self, total: float) -> float | None:
         return total / self.num_passed if self.num_passed else None
@@ -240,7 +247,7 @@ def _stage_results(
     num_resamples: int,
 ) -> Iterator[StageResult]:
     num_suspicious, gates, official = _gradings(store, tasks)
-    phases = {phase.name: phase for phase in store.phases()}
+    phases, prices = {phase.name: phase for phase in store.phases()}, store.prices()
     for (stage, test_set), rows in results.items():
         verdicts = verdicts_by_task(rows)
         strict = pass_at_1(verdicts, num_resamples=num_resamples)
@@ -273,6 +280,7 @@ def _stage_results(
             num_sampled_tokens=sum(row.num_action_tokens for row in rows),
             episode_s=sum(row.durations_s.get(name, 0.0) for row in rows for name in EPISODE_PARTS),
             cpu_s=phases[phase].cpu_s if phase in phases else 0.0,
+            usd=prices.get(phase, 0.0),
         )
 
 

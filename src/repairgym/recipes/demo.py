@@ -10,12 +10,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from repairgym.config.learning import SftConfig
+from repairgym.config.loading import to_toml
 from repairgym.config.recipes import CollectConfig, DemoConfig
 from repairgym.config.selection import TaskSelection
 from repairgym.inference.loading import load_tokenizer, shipped_base
 from repairgym.pretraining.held_out import held_out_digests
 from repairgym.pretraining.pretraining import pretrain
-from repairgym.recipes.plan import Budget, EvalStage, plan_demo
+from repairgym.recipes.plan import Budget, plan_demo
 from repairgym.records import SourceKind, Task
 from repairgym.rollout.calls import locked
 from repairgym.rollout.jobs import PolicyRef, Pool
@@ -23,6 +24,7 @@ from repairgym.rollout.names import (
     BASE,
     CHECKPOINT,
     CONTINUED,
+    FITTED_FILE,
     MUTATIONS,
     OWN,
     RELEASES,
@@ -75,21 +77,26 @@ class Demo:
         Raises:
             InputError: another process works on this run.
         """
-        with self._store, locked(self._folder), tracking(self._store, self._config.watch):
-            self._store.plan_phases(self._plan.phases())
-            self._phase(BASE, self._make_base)
-            self._phase("tasks", self._build_tasks)
-            tasks = {task.id: task for task in TaskStore(self._folder / TASKS_FOLDER).load()}
-            setup = WorkerSetup(
-                self._config.rollout,
-                str(self._folder / "checkpoints" / BASE),
-                turns_folder=str(self._folder / TURNS_FOLDER),
-            )
-            with self._open_pool(setup) as pool:
-                sandbox = self._config.rollout.sandbox
-                run = Run(self._folder, self._store, pool, tasks, self._config.seed, self._progress, sandbox)
-                self._train(run)
-                self._evaluate(run)
+        with self._store, locked(self._folder):
+            (self._folder / FITTED_FILE).write_text(to_toml(self._config), encoding="utf-8")
+            with tracking(self._store, self._config.watch):
+                self._run_phases()
+
+    def _run_phases(self) -> None:
+        self._store.plan_phases(self._plan.phases())
+        self._phase(BASE, self._make_base)
+        self._phase("tasks", self._build_tasks)
+        tasks = {task.id: task for task in TaskStore(self._folder / TASKS_FOLDER).load()}
+        setup = WorkerSetup(
+            self._config.rollout,
+            str(self._folder / "checkpoints" / BASE),
+            turns_folder=str(self._folder / TURNS_FOLDER),
+        )
+        with self._open_pool(setup) as pool:
+            sandbox = self._config.rollout.sandbox
+            run = Run(self._folder, self._store, pool, tasks, self._config.seed, self._progress, sandbox)
+            self._train(run)
+            self._evaluate(run)
 
     def _phase(self, name: str, action: Callable[[], object]) -> None:
         if self._store.phase_status(name) != "done":
@@ -139,10 +146,11 @@ class Demo:
             if stage.name == CONTINUED:
                 self._phase(CONTINUED, lambda: self._continue(run))
             tests = _test_tasks(run, "mutations", stage.num_tasks)
-            self._evaluate_once(run, stage.name, _policy(run, stage), MUTATIONS, tests, stage.num_samples)
+            policy = _policy(run, stage.checkpoint, stage.temperature) if stage.checkpoint else PolicyRef(stage.name)
+            self._evaluate_once(run, stage.name, policy, MUTATIONS, tests, stage.num_samples)
         releases = _test_tasks(run, "releases", config.num_release_tasks)
         for name in (RFT, RL):
-            self._evaluate_once(run, name, run.policy(name), RELEASES, releases, config.num_samples)
+            self._evaluate_once(run, name, _policy(run, name), RELEASES, releases, config.num_samples)
 
     def _evaluate_once(
         self, run: Run, stage: str, policy: PolicyRef, test_set: str, tasks: list[Task], num_samples: int
@@ -165,5 +173,9 @@ def _test_tasks(run: Run, source: SourceKind, limit: int) -> list[Task]:
     return run.select(TaskSelection(splits=("test",), sources=(source,), num_tasks=limit))
 
 
-def _policy(run: Run, stage: EvalStage) -> PolicyRef:
-    return run.policy(stage.checkpoint, temperature=stage.temperature) if stage.checkpoint else PolicyRef(stage.name)
+def _policy(run: Run, checkpoint: str, temperature: float = 1.0) -> PolicyRef:
+    """Return the weights of a checkpoint, with the number of RL updates that they have seen as version."""
+    version = len(run.store.metrics(RL, "time/update_s")) if checkpoint == RL else 0
+    if checkpoint.startswith(CHECKPOINT):
+        version = int(checkpoint.removeprefix(CHECKPOINT))
+    return run.policy(checkpoint, temperature=temperature, version=version)

@@ -135,7 +135,7 @@ def _for_short_budget(config: DemoConfig) -> DemoConfig:
             "own": _with_fewer_tasks(config.own, _SHORT_SHARE),
             "rl": config.rl.model_copy(update={"validation_every": 0, "max_refills": 0, "algorithm": steps}),
             "evaluation": _with_scaled(config.evaluation, _SHORT_SHARE, controls).model_copy(
-                update={"num_checkpoints": 0}
+                update={"num_checkpoints": 0, "temperatures": (), "is_continued_control": False}
             ),
         }
     )
@@ -145,10 +145,10 @@ def _stages(config: EvaluationConfig, has_full_controls: bool, has_teacher: bool
     num_few, num = min(config.num_control_tasks, config.num_tasks), config.num_samples
     yield EvalStage(RFT, RFT, config.num_tasks, config.num_main_samples)
     yield EvalStage(RL, RL, config.num_tasks, config.num_main_samples, cost=_LONG_COST)
-    if has_full_controls and config.is_continued_control:
+    if config.is_continued_control:
         yield EvalStage(CONTINUED, CONTINUED, config.num_tasks, config.num_main_samples)
     sizes = (config.num_tasks, config.num_main_samples) if has_full_controls else (num_few, num)
-    for temperature in config.temperatures if has_full_controls else ():
+    for temperature in config.temperatures:
         yield EvalStage(f"{RFT}-t{temperature:g}", RFT, *sizes, temperature)
     yield EvalStage(BASE, BASE, *sizes)
     if has_teacher:

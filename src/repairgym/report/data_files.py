@@ -36,7 +36,9 @@ def export(tables: Iterable[Table], figures: Iterable[Figure], folder: Path, con
         name = f"figure-{file_name(figure.title)}"
         data = figure.data.model_copy(update={"name": name})
         paths += [_write_table(data, folder, kind) for kind in config.tables]
-        paths += [write_text(folder / f"{name}.{kind}", standalone(figure.svg)) for kind in config.figures]
+        paths += [
+            write_text(folder / f"{name}.{kind}", standalone(figure.svg)) for kind in config.figures if figure.svg
+        ]
     return paths
 
 

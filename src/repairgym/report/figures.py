@@ -38,6 +38,7 @@ class Figure:
     title: str
     note: str
     svg: Markup
+    """Empty where there is one value: the note holds it."""
     data: Table
     """The drawn numbers."""
 
@@ -121,10 +122,12 @@ def curves(series: Iterable[Series]) -> list[Figure]:
 
 
 def curve(series: Series) -> Figure | None:
-    """Draw a small line plot by training step; None without points."""
+    """Draw a small line plot by training step; the only point is a word, not a plot; None without points."""
     drawn = series.points
     if not drawn:
         return None
+    if len(drawn) == 1:
+        return _only_point(series)
     values = [*(point.value for point in drawn), *series.low, *series.high]
     is_from_zero = series.is_rate or min(values) >= 0
     y_span = padded(values, floor=0.0 if is_from_zero else None)
@@ -137,11 +140,22 @@ def curve(series: Series) -> Figure | None:
         Axis("", y_span, nice_ticks(y_span), lambda tick: percent(tick, 0) if series.is_rate else _short(tick)),
         [_curve_of(series)],
     )
+    return Figure(series.title, series.note, plot.render(f"{series.title} by training step"), _numbers_of(series))
+
+
+def _only_point(series: Series) -> Figure:
+    point, write = series.points[0], percent if series.is_rate else _short
+    limits = f" ({write(series.low[0])} to {write(series.high[0])})" if series.low else ""
+    note = f"{write(point.value)}{limits} at step {point.step}; {series.note}"
+    return Figure(series.title, note, Markup(""), _numbers_of(series))
+
+
+def _numbers_of(series: Series) -> Table:
+    drawn = series.points
     lows: Sequence[float | None] = series.low or [None] * len(drawn)
     highs: Sequence[float | None] = series.high or [None] * len(drawn)
     rows = [(point.step, point.value, low, high) for point, low, high in zip(drawn, lows, highs, strict=True)]
-    data = table("", series.title, ("step", "value", "low", "high"), rows)
-    return Figure(series.title, series.note, plot.render(f"{series.title} by training step"), data)
+    return table("", series.title, ("step", "value", "low", "high"), rows)
 
 
 def _curve_of(series: Series) -> Curve:

@@ -9,6 +9,7 @@ without escape sequences and with hidden characters marked.
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,10 @@ from repairgym.report import figures, wording
 from repairgym.report.content import Content, gather
 from repairgym.report.data_files import export, write_text
 from repairgym.report.run_folder import DATABASE_FILE, read_config
-from repairgym.report.safe_text import block, inline, plain, visible
+from repairgym.report.safe_text import MAX_CHARS, block, inline, plain, visible
 from repairgym.report.svg import STATIC_FOLDER
 from repairgym.report.syntax import code_line
-from repairgym.report.tokens import LEVEL_LABELS
+from repairgym.report.tokens import LEVEL_LABELS, WINDOW_TOKENS
 from repairgym.rollout.names import eval_phase
 from repairgym.rollout.store import RunStore
 
@@ -240,8 +241,9 @@ def _differing_settings(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str
 _FORMATS = ("percent", "points", "interval", "number", "seconds", "size", "dollars")
 
 
+@cache
 def environment(*packages: str) -> Environment:
-    """Return an environment with the templates of ``packages`` (first) and of the report."""
+    """Return the environment with the templates of ``packages`` (first) and of the report, which compiles each once."""
     templates = Environment(
         loader=ChoiceLoader([PackageLoader("repairgym", f"{name}/templates") for name in (*packages, "report")]),
         autoescape=True,
@@ -268,5 +270,7 @@ def environment(*packages: str) -> Environment:
         stylesheet=lambda *names: Markup("\n".join((STATIC_FOLDER / name).read_text() for name in names)),
         marks={"passed": "✓", "failed": "✗", "exploited": "!", "invalid": "?"},
         level_labels=LEVEL_LABELS,
+        max_block_chars=MAX_CHARS,
+        window_tokens=WINDOW_TOKENS,
     )
     return templates

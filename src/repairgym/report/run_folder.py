@@ -1,6 +1,7 @@
 """Files of a run folder next to ``run.db``.
 
-Reads ``config.toml`` or ``configs/`` (resolved configuration) and the task folder ``tasks/``; makes plain values.
+Reads ``fitted.toml``, ``config.toml`` or ``configs/`` (resolved configuration) and the task folder ``tasks/``; makes
+plain values.
 Guarantees: only ``run.db`` is required; an absent file is empty, an unreadable one is an `InputError`.
 """
 
@@ -13,7 +14,7 @@ from repairgym.config.commands import MatrixConfig
 from repairgym.config.loading import load_config
 from repairgym.errors import InputError
 from repairgym.records import Record, Task
-from repairgym.rollout.names import CONFIGS_FOLDER
+from repairgym.rollout.names import CONFIGS_FOLDER, FITTED_FILE
 from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TASKS_FILE, TaskStore
 
 CONFIG_FILE = "config.toml"
@@ -32,10 +33,10 @@ class Funnel(Record):
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the resolved configuration; without ``config.toml``, those of the run's commands by name."""
-    path = folder / CONFIG_FILE
-    if path.is_file():
-        return _read_toml(path)
+    """Return the settings that the run used, fitted ones first; without any, those of its commands by name."""
+    for path in (folder / FITTED_FILE, folder / CONFIG_FILE):
+        if path.is_file():
+            return _read_toml(path)
     return {file.stem: _read_toml(file) for file in sorted((folder / CONFIGS_FOLDER).glob("*.toml"))}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from repairgym.analysis.behavior import BehaviorMetrics, PolicyShift
 from repairgym.analysis.curves import GapTrend
-from repairgym.evaluation.accuracy import describe_accuracy
+from repairgym.evaluation.accuracy import VerdictAccuracy, describe_accuracy
 from repairgym.evaluation.matrix import Matrix
 from repairgym.evaluation.pass_at_k import Estimate
 from repairgym.evaluation.significance import Comparison, signed_points
@@ -161,16 +161,35 @@ def claims(summary: Summary, before: BehaviorMetrics | None, after: BehaviorMetr
     return [*sentences, SINGLE_RUN] if summary.headline else sentences
 
 
+def limits(summary: Summary) -> list[str]:
+    """Return how far the headline reaches: controls, other packages, real bugs, errors of the verdicts, one seed."""
+    if summary.headline is None:
+        return []
+    return [*_controls(summary), *_packages(summary), *_releases(summary), *_verdicts(summary), SINGLE_RUN]
+
+
 def _verdicts(summary: Summary) -> Iterator[str]:
     """Yield the error rates of the verdicts behind each test set's Pass@1."""
-    for test_set, result in {result.test_set: result for result in summary.stages}.items():
-        yield f"Verdicts on {label_of_test_set(test_set)}: {describe_accuracy(result.accuracy)}."
+    for test_set in dict.fromkeys(result.test_set for result in summary.stages):
+        yield f"Verdicts on {label_of_test_set(test_set)}: {describe_accuracy(_accuracy_on(summary, test_set))}."
+
+
+def _accuracy_on(summary: Summary, test_set: str) -> VerdictAccuracy | None:
+    """Return the audit of a whole test set, not of the part of it that a control tried."""
+    return max((it for it in summary.stages if it.test_set == test_set), key=lambda it: it.num_tasks).accuracy
 
 
 def _controls(summary: Summary) -> Iterator[str]:
     paired = [it for it in summary.comparisons if it.treatment == TREATMENT and it.test_set == MUTATIONS]
-    yield from _against([it for it in paired if is_temperature_control(it.reference)], "a lower sampling temperature")
-    yield from _against([it for it in paired if it.reference == CONTINUED], "as much further supervised training")
+    controls = {
+        "a lower sampling temperature": [it for it in paired if is_temperature_control(it.reference)],
+        "as much further supervised training": [it for it in paired if it.reference == CONTINUED],
+    }
+    for control, comparisons in controls.items():
+        yield from _against(comparisons, control)
+    absent = [control for control, comparisons in controls.items() if not comparisons]
+    if absent and summary.headline:
+        yield f"Not compared with {' or with '.join(absent)}: these controls were not run, and either may give as much."
 
 
 def _against(comparisons: Sequence[Comparison], control: str) -> Iterator[str]:
@@ -201,19 +220,20 @@ def _packages(summary: Summary) -> Iterator[str]:
 def _releases(summary: Summary) -> Iterator[str]:
     paired = [it for it in summary.comparisons if it.test_set == RELEASES and it.treatment == TREATMENT]
     result = summary.stage(TREATMENT, RELEASES)
-    if paired:
-        yield paired[0].sentence
-    elif result is not None:
-        yield f"On {result.num_tasks} real release-pair tasks RL solves {_with_interval(result.pass_at_1)}."
+    if result is not None:
+        counts = f"{result.num_passed} of {result.num_samples} samples passed"
+        place = f"{result.num_tasks} real release-pair tasks (bugs that a release fixed)"
+        yield f"On {place} RL solves {_with_interval(result.pass_at_1)}: {counts}."
+    yield from (it.sentence for it in paired[:1])
 
 
 def _behavior(before: BehaviorMetrics, after: BehaviorMetrics) -> Iterator[str]:
     if before.blind_submit_rate is None or after.blind_submit_rate is None:
         return
     yield (
-        f"Submissions without a test run after the last edit went from {percent(before.blind_submit_rate, 0)} to "
-        f"{percent(after.blind_submit_rate, 0)}, turns per episode from {number(before.mean_turns)} to "
-        f"{number(after.mean_turns)}."
+        "On held-out tasks, submissions without a test run after the last edit went from "
+        f"{percent(before.blind_submit_rate, 0)} to {percent(after.blind_submit_rate, 0)}, turns per episode from "
+        f"{number(before.mean_turns)} to {number(after.mean_turns)}."
     )
 
 

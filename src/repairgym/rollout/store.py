@@ -290,6 +290,12 @@ class RunStore(StoreConnection):
         rows = [dict(zip(PhaseRow.model_fields, values, strict=True)) for values in records]
         return [PhaseRow.model_validate({**row, "detail": json.loads(row["detail"])}) for row in rows]
 
+    def prices(self) -> dict[str, float]:
+        """Phase -> dollars for its answers, of phases whose model has a price."""
+        if not has_table(self._connection, "costs"):
+            return {}
+        return dict(self._fetch("SELECT phase, sum(usd) FROM costs JOIN trajectories USING (number) GROUP BY 1", ()))
+
     # --- metrics and events ----------------------------------------------------------------------------------------
 
     def add_metrics(self, phase: str, step: int, values: Mapping[str, float]) -> None:

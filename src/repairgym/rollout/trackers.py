@@ -24,7 +24,7 @@ from repairgym.config.rollout import WatchConfig
 from repairgym.errors import ConfigError, disk_full_as_repairgym_error, install_hint
 from repairgym.rollout.calls import read_calls
 from repairgym.rollout.connection import Listener
-from repairgym.rollout.names import CONFIGS_FOLDER
+from repairgym.rollout.names import CONFIGS_FOLDER, FITTED_FILE
 from repairgym.rollout.store import RunStore
 
 ID_FILE = "tracker-id"
@@ -67,7 +67,8 @@ def tracked_run(store: RunStore, config: WatchConfig) -> TrackedRun:
 
 def _settings(folder: Path) -> dict[str, str | float]:
     settings: dict[str, str | float] = {}
-    for file in (folder / "config.toml", *sorted((folder / CONFIGS_FOLDER).glob("*.toml"))):
+    main = folder / (FITTED_FILE if (folder / FITTED_FILE).is_file() else "config.toml")
+    for file in (main, *sorted((folder / CONFIGS_FOLDER).glob("*.toml"))):
         if file.is_file():
             prefix = "" if file.parent == folder else f"{file.stem}."
             values = flatten(tomllib.loads(file.read_text(encoding="utf-8")))

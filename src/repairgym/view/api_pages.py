@@ -25,7 +25,7 @@ from repairgym.view.folders import ViewedRun
 from repairgym.view.lists import Entry
 from repairgym.view.metric_pages import main_phase
 from repairgym.view.reader import Count
-from repairgym.view.run_pages import filter_of, key_in, phase_cards, sentence_of
+from repairgym.view.run_pages import filter_of, key_in, phase_cards
 from repairgym.view.setup import read_setup
 from repairgym.view.site import Site, api_url, number_in
 
@@ -170,7 +170,8 @@ def _summary(viewed: ViewedRun) -> dict[str, Any]:
     try:
         with viewed.opened() as reader:
             count = viewed.counts(reader).total()
-            return {**summary, "state": viewed.state(reader.phases()), "result": sentence_of(viewed), **_count(count)}
+            result = {"result": viewed.result.sentence, "limits": viewed.result.limits}
+            return {**summary, "state": viewed.state(reader.phases()), **result, **_count(count)}
     except (InputError, sqlite3.Error, OSError) as error:
         return {**summary, "problem": str(error)}
 

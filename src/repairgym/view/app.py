@@ -8,6 +8,7 @@ a token; a port in use is an error before an address is printed.
 import secrets
 import socket
 import sqlite3
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -80,6 +81,7 @@ def _handlers(site: Site, formats: Formats) -> dict[str, Handler]:
     return {
         "/": runs.index,
         "/pulse": runs.pulse,
+        "/words": runs.words,
         "/leaderboard": LeaderboardPages(site).leaderboard,
         "/compare": trajectories.compare,
         "/api": api.document,
@@ -160,8 +162,10 @@ def serve(
     if not token and not is_loopback(host):
         token = secrets.token_urlsafe(24)
     is_any_host = host in _ANY
+    site = Site(RunFolders(root), formats=tuple(formats))
     app = create_app(
         root,
+        site=site,
         hosts=() if is_any_host else (host.lower(),),
         token=token,
         is_any_host=is_any_host,
@@ -169,6 +173,7 @@ def serve(
         formats=formats,
     )
     with _bind(host, port) as bound:
+        threading.Thread(target=site.warm, daemon=True).start()  # while the browser starts
         name = socket.gethostname() if is_any_host else host
         shown = f"[{name}]" if ":" in name else name
         tell(f"http://{shown}:{bound.getsockname()[1]}/" + (f"?{urlencode({'token': token})}" if token else ""))

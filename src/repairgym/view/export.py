@@ -175,6 +175,8 @@ class _Crawl:
             return "api.html" if prefix else "runs.html" if self._is_alone else "index.html"
         if words == ["runs.json"]:
             return "api/runs.json"
+        if words == ["words"]:
+            return "words.html"
         if words == ["leaderboard"] and set(query) <= {"stage"}:
             return f"leaderboard{''.join(f'-{_safe(stage)}' for stage in query.values())}.html"
         if words[0] != "r" or len(words) < 2 or words[1] not in self._folders or not self._is_chosen(words):

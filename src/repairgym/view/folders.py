@@ -23,6 +23,8 @@ from repairgym.evaluation.pass_at_k import TaskVerdicts
 from repairgym.evaluation.runs import evaluations
 from repairgym.evaluation.stages import EvalPhase
 from repairgym.records import Task
+from repairgym.report.html import SUMMARY_FILE
+from repairgym.report.results import Result, read_result
 from repairgym.report.run_folder import DATABASE_FILE, TASKS_FOLDER
 from repairgym.report.tokens import find_tokenizer
 from repairgym.rollout.calls import LOCK_FILE, is_locked
@@ -78,6 +80,7 @@ class ViewedRun:
         self._task_file = folder / TASKS_FOLDER / TASKS_FILE
         self._counts: _Cached[RunCounts] = _Cached(RunCounts)
         self._evaluations: _Cached[Evaluations] = _Cached(self._read_evaluations)
+        self._result: _Cached[Result] = _Cached(lambda: read_result(folder))
         self._tasks: _Cached[TaskLines] = _Cached(lambda: TaskLines(self._task_file))
         self._tokenizer: _Cached[Tokenizer | None] = _Cached(lambda: find_tokenizer(folder))
 
@@ -108,6 +111,11 @@ class ViewedRun:
     def _read_evaluations(self) -> Evaluations:
         with self.opened() as reader:
             return evaluations(reader)
+
+    @property
+    def result(self) -> Result:
+        """The headline of the run's summary."""
+        return self._result.get(stamp_of(self.folder / SUMMARY_FILE))
 
     @property
     def tasks(self) -> TaskLines:

@@ -141,6 +141,9 @@ FOLDING = re.compile(
     rb"\\u(?:00df|0130|0149|017f|01f0|1e96|1e97|1e98|1e99|1e9a|1e9e|212a|fb00|fb01|fb02|fb03|fb04|fb05|fb06)"
 )
 """Letters that case folding turns into ASCII ones, such as the sign of kelvin, as JSON escapes them."""
+_NUMBER_BITS = 32
+_MAX_NUMBER = (1 << _NUMBER_BITS) - 1
+"""Places in an order of two columns are one integer: the column, then the number of the row."""
 _CHUNK = 64
 _MAX_COUNTED = 10_000
 Key = tuple[int, ...]
@@ -163,6 +166,16 @@ class EntryPage(NamedTuple):
     is_cut: bool = False
     """The time for searching text ran out before the page was full."""
     num_searched: int = 0
+
+
+class Around(NamedTuple):
+    """The place of a row in a list."""
+
+    before: int | None
+    after: int | None
+    """Numbers of the rows on both sides; None at an end."""
+    place: tuple[int, int] | None
+    """From 1, and the length of the list; None where the list does not hold the row, or is searched by text."""
 
 
 class TrajectoryLists(RunStore):
@@ -253,30 +266,22 @@ class TrajectoryLists(RunStore):
         ((counted,),) = self._fetch(query, [*values, _MAX_COUNTED + 1])
         return min(counted, _MAX_COUNTED), counted > _MAX_COUNTED
 
-    def neighbors(self, wanted: TrajectoryFilter, entry: Entry) -> tuple[int | None, int | None]:
-        """Return the numbers of the rows before and after ``entry`` in the list, without its text condition."""
-        plain = wanted.model_copy(update={"text": ""})
-        key = _key_of(entry, wanted.order)
-        sides = (self._slice(plain, 1, key, is_backward) for is_backward in (True, False))
-        before, after = (side[0].number if side else None for side in sides)
-        return before, after
-
-    def place(self, wanted: TrajectoryFilter, entry: Entry, total: int | None) -> tuple[int, int] | None:
-        """Return the place of ``entry`` in the list, from 1, and the length of the list (``total``, where it is known).
-
-        None where the list is searched by text, does not hold the row, or is too long to count.
-        """
+    def around(self, wanted: TrajectoryFilter, entry: Entry) -> Around:
+        """Return where ``entry`` stands in the list, without its text condition; the rows are read once."""
         condition, values = self._condition(wanted)
-        inside = f"SELECT 1 FROM trajectories WHERE number = ? AND {condition}"
-        if wanted.text or not self._fetch(inside, (entry.number, *values)):
-            return None
-        columns, direction = _ORDERS[wanted.order]
-        comparison = ">" if direction == "DESC" else "<"
-        ahead = f"({', '.join(columns)}) {comparison} ({', '.join('?' * len(columns))})"
-        query = f"SELECT count(*) FROM (SELECT 1 FROM trajectories WHERE {condition} AND {ahead} LIMIT ?)"
-        ((num_ahead,),) = self._fetch(query, (*values, *_key_of(entry, wanted.order), _MAX_COUNTED + 1))
-        num, is_more = (total, False) if total is not None else self.count(wanted)
-        return None if is_more or num_ahead > _MAX_COUNTED else (num_ahead + 1, num)
+        (*rest, _), direction = _ORDERS[wanted.order]
+        code = "number" + "".join(f" + ({column} << {_NUMBER_BITS})" for column in rest)
+        key = entry.number + sum(getattr(entry.row, column) << _NUMBER_BITS for column in rest)
+        query = (
+            f"SELECT count(*), count(*) FILTER (WHERE {code} > ?1), min({code}) FILTER (WHERE {code} > ?1), "
+            f"max({code}) FILTER (WHERE {code} < ?1), total({code} = ?1) FROM trajectories WHERE {condition}"
+        )
+        ((num, num_above, above, below, is_inside),) = self._fetch(query, (key, *values))
+        above, below = (code if code is None else code & _MAX_NUMBER for code in (above, below))
+        before, after, ahead = above, below, num_above
+        if direction == "ASC":
+            before, after, ahead = below, above, num - num_above - int(is_inside)
+        return Around(before, after, (ahead + 1, num) if is_inside and not wanted.text else None)
 
     def of_task(self, task_id: str, limit: int) -> list[Entry]:
         """Return up to ``limit`` trajectories of a task, oldest first."""

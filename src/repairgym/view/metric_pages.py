@@ -28,7 +28,7 @@ from repairgym.rollout.names import RL
 from repairgym.view.curves import CurvePoint
 from repairgym.view.lists import TrajectoryFilter
 from repairgym.view.metric_charts import Chart, Line, Over, draw, key_metrics, title_of
-from repairgym.view.reader import RunReader
+from repairgym.view.reader import Count, RunReader
 from repairgym.view.site import OpenRun, Site, list_url, run_url
 
 _CHARTS_PER_PAGE = 40
@@ -121,9 +121,9 @@ class MetricPages:
                 raise InputError(f"phase {view.phase!r} has no metric {view.name!r} with finite values")
             link = _links(run, view.phase)
             chart = draw(view.name, lines, axis=view.x, smoothing=view.smooth, is_log=view.log, size=LARGE, link=link)
-            counts = {step: count.num for step, count in run.counts.by("step", phase=view.phase).items()}
+            num_until = _sums(run, view.phase, lambda count: count.num)
             steps = [
-                Step(point, sum(counts.get(step, 0) for step in range(point.first, point.last + 1)), link(point))
+                Step(point, num_until(point.last) - num_until(point.first - 1), link(point))
                 for point in lines[0].points
             ]
             num_lost = run.reader.num_not_finite(view.phase, view.name, lines[0].points)
@@ -195,6 +195,12 @@ def key_charts(run: OpenRun) -> tuple[list[tuple[Chart, str]], list[tuple[str, f
     return charts, values
 
 
+def has_one_step(reader: RunReader, phase: str) -> bool:
+    """Return True for a phase whose key metrics have a single step."""
+    names = key_metrics(reader.metric_names(phase)) if phase else []
+    return bool(names) and all(len(reader.curve(phase, name, 2)) == 1 for name in names)
+
+
 def _names(runs: Sequence[OpenRun], phase: str) -> list[str]:
     """Return the names of the metrics of all runs, those that tell most first, then group by group."""
     names = sorted({name for run in runs for name in run.reader.metric_names(phase)})
@@ -219,11 +225,16 @@ def _place(run: OpenRun, view: MetricView) -> Callable[[CurvePoint], float]:
         begin = run.reader.first_time(view.phase)
         return lambda point: _hours(begin, point.time)
     if view.x == "tokens":
-        counts = sorted(run.counts.by("step", phase=view.phase).items())
-        steps = [step for step, _ in counts]
-        totals = [0, *accumulate(count.num_tokens for _, count in counts)]
-        return lambda point: float(totals[bisect_right(steps, point.last)])
+        num_tokens_until = _sums(run, view.phase, lambda count: count.num_tokens)
+        return lambda point: float(num_tokens_until(point.last))
     return lambda point: float(point.last)
+
+
+def _sums(run: OpenRun, phase: str, number: Callable[[Count], int]) -> Callable[[int], int]:
+    """Return the function from a step to the sum of ``number`` over the trajectories of all steps until it."""
+    counts = sorted(run.counts.by("step", phase=phase).items())
+    steps, totals = [step for step, _ in counts], [0, *accumulate(number(count) for _, count in counts)]
+    return lambda step: totals[bisect_right(steps, step)]
 
 
 def _hours(begin: str, end: str) -> float:

@@ -3,7 +3,6 @@
 Reads run stores; makes HTML. Guarantees: an unreadable run is one line of the list of runs, with the reason.
 """
 
-import json
 import re
 import sqlite3
 from contextlib import suppress
@@ -15,17 +14,17 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Respon
 
 from repairgym.analysis.curves import Point
 from repairgym.errors import InputError
-from repairgym.evaluation.accuracy import VerdictAccuracy, describe_accuracy
-from repairgym.evaluation.stages import TREATMENT, parse_eval_phase, phase_label
+from repairgym.evaluation.stages import TREATMENT, parse_eval_phase, phase_label, stage_label
 from repairgym.records import VerdictKind
 from repairgym.report.figures import Figure, Series, curves
-from repairgym.report.html import REPORT_FILE, SUMMARY_FILE
-from repairgym.rollout.names import ALARM_PREFIX
+from repairgym.report.html import REPORT_FILE
+from repairgym.report.results import Result
+from repairgym.rollout.names import ALARM_PREFIX, RL
 from repairgym.rollout.rows import PhaseRow
 from repairgym.view.folders import ViewedRun
 from repairgym.view.guard import RAW_POLICY
 from repairgym.view.lists import Key, TrajectoryFilter, parse_filter
-from repairgym.view.metric_pages import MetricView, key_charts, main_phase
+from repairgym.view.metric_pages import MetricView, has_one_step, key_charts, main_phase
 from repairgym.view.reader import Count, RunCounts
 from repairgym.view.setup import cost_of, read_setup, text_files
 from repairgym.view.site import OpenRun, Site, digest_of, number_in
@@ -33,7 +32,6 @@ from repairgym.view.site import OpenRun, Site, digest_of, number_in
 _MAX_EVENTS = 30
 _MAX_POINTS = 300
 """Of one curve; a page cannot resolve more."""
-_MAX_SUMMARY_BYTES = 10_000_000
 _PLACES = ("after", "before")
 
 
@@ -44,9 +42,11 @@ class RunCard:
     viewed: ViewedRun
     problem: str = ""
     state: str = ""
-    sentence: str = ""
+    result: Result = field(default_factory=Result)
     count: Count = field(default_factory=Count)
     num_phases: int = 0
+    num_phases_tried: int = 0
+    """Phases with trajectories."""
     num_phases_done: int = 0
     last_write_s: float = 0.0
 
@@ -100,16 +100,18 @@ class RunPages:
         with self._site.opened(request) as run:
             count, events = run.counts.total(), run.reader.events()
             keys, key_values = key_charts(run)
+            key_phase = main_phase(run.reader)
             return run.page(
                 "run.html.j2",
                 count=count,
                 state=run.state,
                 last_write_s=run.viewed.last_write_s(),
-                sentence=sentence_of(run.viewed),
+                result=run.viewed.result,
                 phases=phase_cards(run),
                 key_charts=keys,
                 key_values=key_values,
-                key_phase=main_phase(run.reader),
+                key_phase=key_phase,
+                is_one_step=has_one_step(run.reader, key_phase),
                 charts=[] if keys or key_values else _charts(run.counts),
                 read_first=_read_first(run),
                 setup=read_setup(run.viewed.folder),
@@ -118,6 +120,10 @@ class RunPages:
                 events=events[: -_MAX_EVENTS - 1 : -1],
                 has_report=(run.viewed.folder / REPORT_FILE).is_file(),
             )
+
+    def words(self, request: Request) -> HTMLResponse:
+        """The words of the pages."""
+        return self._site.page("words.html.j2", title="Words")
 
     def setup(self, request: Request) -> HTMLResponse:
         """The circumstances of a run: calls, settings, log, checkpoints, disk."""
@@ -145,6 +151,7 @@ class RunPages:
                 "phase.html.j2",
                 phase_label(name),
                 phase=phase,
+                weights=weights_of(run, name),
                 steps=sorted(run.counts.by("step", phase=name).items()),
                 statuses=run.reader.group_statuses(name),
                 charts=_charts(run.counts, name),
@@ -225,35 +232,19 @@ def key_in(request: Request, name: str) -> Key | None:
 def _card(viewed: ViewedRun) -> RunCard:
     try:
         with viewed.opened() as reader:
-            phases = reader.phases()
+            phases, counts = reader.phases(), viewed.counts(reader)
             return RunCard(
                 viewed=viewed,
                 state=viewed.state(phases),
-                sentence=sentence_of(viewed),
-                count=viewed.counts(reader).total(),
+                result=viewed.result,
+                count=counts.total(),
                 num_phases=len(phases),
+                num_phases_tried=len(counts.values("phase")),
                 num_phases_done=sum(phase.status == "done" for phase in phases),
                 last_write_s=viewed.last_write_s(),
             )
     except (InputError, sqlite3.Error, OSError) as error:
         return RunCard(viewed=viewed, problem=str(error))
-
-
-def sentence_of(viewed: ViewedRun) -> str:
-    """Return the first result of the run's summary; empty without any."""
-    path = viewed.folder / SUMMARY_FILE
-    try:
-        if path.stat().st_size > _MAX_SUMMARY_BYTES:
-            return ""
-        summary = json.loads(path.read_text(encoding="utf-8"))
-        headline = summary.get("headline") or {}
-        if not (sentence := str(headline.get("sentence", ""))):
-            return ""
-        audits = [stage.get("accuracy") for stage in summary["stages"] if stage["test_set"] == headline["test_set"]]
-        known = [VerdictAccuracy.model_validate(audit) for audit in audits if audit]
-        return f"{sentence} Verdicts: {describe_accuracy(known[0] if known else None)}."
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return ""
 
 
 def phase_cards(run: OpenRun) -> list[PhaseCard]:
@@ -268,6 +259,15 @@ def phase_cards(run: OpenRun) -> list[PhaseCard]:
             PhaseCard(name, rows.get(name), by_phase.get(name, Count()), num_steps, states.get(status, status))
         )
     return cards
+
+
+def weights_of(run: OpenRun, phase: str) -> str:
+    """Return the policy of an evaluation, for a reader, with the updates that it had seen; empty for other phases."""
+    evaluated = parse_eval_phase(phase)
+    if evaluated is None:
+        return ""
+    num = len(run.reader.metrics(RL, "time/update_s")) if evaluated.stage == TREATMENT else 0
+    return stage_label(evaluated.stage) + (f" after {num} iteration{'s' if num > 1 else ''}" if num else "")
 
 
 def _read_first(run: OpenRun) -> list[ReadFirst]:

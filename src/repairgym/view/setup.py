@@ -13,7 +13,7 @@ from pathlib import Path
 from repairgym.report.html import SUMMARY_FILE
 from repairgym.report.run_folder import CONFIG_FILE, MATRIX_FILE
 from repairgym.rollout.calls import LOG_FILE, Call, read_calls
-from repairgym.rollout.names import CONFIGS_FOLDER
+from repairgym.rollout.names import CONFIGS_FOLDER, FITTED_FILE
 from repairgym.rollout.rows import PhaseRow
 
 TAIL_LINES = 200
@@ -80,9 +80,9 @@ def read_setup(folder: Path) -> Setup:
 
 
 def config_files(folder: Path) -> list[str]:
-    """Return the files with settings, relative to the run folder."""
+    """Return the files with settings, relative to the run folder; those of a demo that ran come first."""
     configs = sorted(path.name for path in (folder / CONFIGS_FOLDER).glob("*.toml"))
-    names = [CONFIG_FILE, MATRIX_FILE, *(f"{CONFIGS_FOLDER}/{name}" for name in configs)]
+    names = [FITTED_FILE, CONFIG_FILE, MATRIX_FILE, *(f"{CONFIGS_FOLDER}/{name}" for name in configs)]
     return [name for name in names if (folder / name).is_file()]
 
 

@@ -6,11 +6,12 @@ page is taken before the run is read, so that a change in between is seen.
 
 import hashlib
 import re
+import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from repairgym.errors import InputError
 from repairgym.report.html import environment
 from repairgym.rollout.rows import GroupRow
 from repairgym.view.folders import RunFolders, Stamp, ViewedRun
@@ -29,6 +31,7 @@ from repairgym.view.reader import RunCounts, RunReader
 
 PAGE_SIZE = 50
 STATIC_FOLDER = Path(__file__).with_name("static")
+TEMPLATES_FOLDER = Path(__file__).with_name("templates")
 
 
 class Site:
@@ -52,6 +55,15 @@ class Site:
         self.is_static = is_static
         self.chosen = chosen
         self._templates = _environment()
+
+    def warm(self) -> None:
+        """Compile the templates and count the rows of each run, so that the first page need not."""
+        own = [path.name for path in TEMPLATES_FOLDER.glob("*.j2")]
+        for name in (*own, "shell.html.j2", "parts.html.j2"):
+            self._templates.get_template(name)
+        for viewed in self.folders.all():
+            with suppress(InputError, sqlite3.Error, OSError), viewed.opened() as reader:
+                viewed.counts(reader)
 
     def run(self, request: Request) -> ViewedRun:
         """Return the run that the address names; `InputError` without one."""
@@ -175,9 +187,15 @@ def ago(then_s: float, now_s: float) -> str:
     return "just now"
 
 
+def moment(then_s: float) -> str:
+    """Format a time to the minute."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(then_s))
+
+
+@cache
 def _environment() -> Environment:
     templates = environment("view")
-    templates.filters.update(ago=ago, key=lambda key: "-".join(map(str, key)))
+    templates.filters.update(ago=ago, moment=moment, key=lambda key: "-".join(map(str, key)))
     urls = (run_url, api_url, list_url, trajectory_url, group_url, link_to)
     templates.globals.update({url.__name__: url for url in urls})
     return templates

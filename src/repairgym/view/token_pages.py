@@ -7,6 +7,7 @@ title of the token; a value that the run does not hold is absent, and the page g
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import groupby
 
 import numpy as np
 from markupsafe import Markup, escape
@@ -17,6 +18,7 @@ from repairgym.ledger import TokenLedger
 from repairgym.report.safe_text import plain
 from repairgym.report.tokens import WINDOW_TOKENS, Piece, read_pieces, summarize_tokens
 from repairgym.rollout.signals import TokenSignals
+from repairgym.view.run_pages import weights_of
 from repairgym.view.site import OpenRun, Site, number_in, trajectory_url
 from repairgym.view.trajectory_pages import or_problem
 
@@ -101,23 +103,44 @@ def shade(pieces: Sequence[Piece], ledger: TokenLedger, signals: TokenSignals | 
     return shading
 
 
-def draw_tokens(pieces: Sequence[Piece], shading: Shading, turn_starts: Mapping[int, int], turn_url: str) -> Markup:
-    """Return the tokens of a window as text to shade; ``turn_starts`` is first token -> turn, which is linked."""
+@dataclass(frozen=True)
+class TokenMarks:
+    """Places of a window that have more than a shade."""
+
+    turns: Mapping[int, int]
+    """First token -> number of the turn, which is linked."""
+    turn_url: str
+    targets: frozenset[int] = frozenset()
+    """Other tokens that links lead to."""
+
+
+def draw_tokens(pieces: Sequence[Piece], shading: Shading, marks: TokenMarks, *, is_brief: bool = False) -> Markup:
+    """Return the tokens of a window as text to shade; ``is_brief``: context between actions is one stretch."""
     parts: list[str] = []
-    for piece in pieces:
-        start, css, title = piece.start, "ctx", ", context"
-        if number := turn_starts.get(start):
-            parts.append(f'<a class="turnmark" href="{escape(turn_url)}#turn-{number}">turn {number}</a>')
-        if piece.is_action:
-            css = f"l{piece.level} {shading.css[start]}"
-            title = f", p = {piece.probability:.4g}, log p = {piece.log_prob:.3f}, version {piece.policy_version}"
-            title += f", {shading.values[start]}" if start in shading.values else ""
-            if piece.is_first:
-                parts.append(f'<span class="version">v{piece.policy_version}</span>')
-        ids = " ".join(map(str, piece.token_ids))
-        text = _text_of(piece.text)
-        parts.append(f'<span id="k{start}" class="tok {css}" title="{start}: id {ids}{title}">{text}</span>')
+    turn_url = escape(marks.turn_url)
+    for is_action, run in groupby(pieces, key=lambda piece: piece.is_action):
+        if not is_action and is_brief:
+            stretch = list(run)
+            first, last = stretch[0].start, stretch[-1].start + len(stretch[-1].token_ids) - 1
+            text = "".join(_text_of(piece.text) for piece in stretch)
+            parts.append(f'<span class="tok ctx" title="{first} to {last}: context">{text}</span>')
+            continue
+        for piece in run:
+            if number := marks.turns.get(piece.start):
+                parts.append(f'<a class="turnmark" href="{turn_url}#turn-{number}">turn {number}</a>')
+            parts.append(_token(piece, shading, bool(number) or piece.start in marks.targets))
     return Markup("".join(parts))
+
+
+def _token(piece: Piece, shading: Shading, is_target: bool) -> str:
+    start, css, title, version = piece.start, "ctx", ", context", ""
+    if piece.is_action:
+        css = f"l{piece.level} {shading.css[start]}"
+        title = f", p = {piece.probability:.4g}, log p = {piece.log_prob:.3f}, version {piece.policy_version}"
+        title += f", {shading.values[start]}" if start in shading.values else ""
+        version = f'<span class="version">v{piece.policy_version}</span>' if piece.is_first else ""
+    ids, mark = " ".join(map(str, piece.token_ids)), f' id="k{start}"' if is_target else ""
+    return f'{version}<span{mark} class="tok {css}" title="{start}: id {ids}{title}">{_text_of(piece.text)}</span>'
 
 
 @lru_cache(maxsize=8192)
@@ -195,7 +218,10 @@ class TokenPages:
                 facts=facts,
                 unlikely=[read_pieces(ledger, tokenizer, place, 1)[0] for place in facts.unlikely],
                 tokens=draw_tokens(
-                    pieces, shade(pieces, ledger, signals), turn_starts, trajectory_url(run.viewed, entry.number)
+                    pieces,
+                    shade(pieces, ledger, signals),
+                    TokenMarks(turn_starts, trajectory_url(run.viewed, entry.number), frozenset(facts.unlikely)),
+                    is_brief=self._site.is_static,
                 ),
                 overlays=list(known.values()),
                 absent=[] if signals else [overlay.name for overlay in OF_UPDATE],
@@ -205,4 +231,6 @@ class TokenPages:
                 end=min(len(ledger), start + WINDOW_TOKENS),
                 size=WINDOW_TOKENS,
                 has_tokenizer=tokenizer is not None,
+                num_learned=len(signals.place) if signals else None,
+                weights=weights_of(run, entry.row.phase),
             )

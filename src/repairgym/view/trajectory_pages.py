@@ -30,7 +30,7 @@ from repairgym.view.folders import RunFolders, ViewedRun
 from repairgym.view.guard import RAW_POLICY, REPORT_POLICY
 from repairgym.view.lists import Entry, TrajectoryFilter
 from repairgym.view.replay import grow
-from repairgym.view.run_pages import filter_of
+from repairgym.view.run_pages import filter_of, weights_of
 from repairgym.view.site import Site, number_in
 from repairgym.view.trees import tree_of, trees_of
 from repairgym.view.waterfall import waterfall
@@ -56,8 +56,6 @@ class TrajectoryPages:
         with self._site.opened(request) as run:
             viewed, reader = run.viewed, run.reader
             entry = reader.entry(request.path_params["number"])
-            before, after = reader.neighbors(wanted, entry)
-            known = run.counts.matching(wanted) if reader.chosen is None else None
             group = reader.group(entry.row.phase, entry.row.step, entry.row.group_id)
             document, problem = or_problem(lambda: reader.document(entry))
             task, task_problem = find_task(viewed, entry.row.task_id)
@@ -72,6 +70,7 @@ class TrajectoryPages:
                 entry.row.task_id,
                 is_live=False,
                 wanted=wanted,
+                weights=weights_of(run, entry.row.phase),
                 entry=entry,
                 document=document,
                 problem=problem,
@@ -86,9 +85,7 @@ class TrajectoryPages:
                 tree=tree_of(reader, entry),
                 review=read_reviews(viewed.folder).get(entry.row.id),
                 statuses=STATUSES,
-                before=before,
-                after=after,
-                place=reader.place(wanted, entry, known.num if known else None),
+                around=reader.around(wanted, entry),
                 timeline=waterfall(document.turns, entry.row.durations_s) if document else "",
                 time_s=sum(entry.row.durations_s.get(name, 0.0) for name in EPISODE_PARTS),
                 max_turns=MAX_TURNS,
