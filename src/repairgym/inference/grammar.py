@@ -44,9 +44,7 @@ def _bound(schema: Any, *, is_closing: bool) -> Any:
         return [_bound(each, is_closing=is_closing) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    inner = {
-        name: value if name in _VALUES else _bound(value, is_closing=is_closing) for name, value in schema.items()
-    }
+    inner = {name: value if name in _VALUES else _bound(value, is_closing=is_closing) for name, value in schema.items()}
     kinds = schema.get("type")
     if kinds == "integer" or (isinstance(kinds, list) and "integer" in kinds and "number" not in kinds):
         if not {"minimum", "exclusiveMinimum", "enum", "const"} & set(schema):
