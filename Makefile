@@ -37,7 +37,7 @@ QUICKSTARTS_PINS := requirements-quickstarts.txt
 QUICKSTARTS_STAMP := $(QUICKSTARTS)/.setup-$(shell cat $(QUICKSTARTS_PINS) | sha256sum | cut -c 1-16)
 VLLM := .venv-vllm
 VLLM_PINS := requirements-torch.txt requirements-vllm.txt
-VLLM_STAMP := $(VLLM)/.setup-$(shell cat $(VLLM_PINS) | sha256sum | cut -c 1-16)
+VLLM_STAMP := $(VLLM)/.setup-$(shell cat $(VLLM_PINS) pyproject.toml | sha256sum | cut -c 1-16)
 VERL := .venv-verl
 VERL_PINS := $(if $(GPU),requirements-verl-gpu.txt,requirements-torch.txt requirements-verl.txt)
 VERL_STAMP := $(VERL)/.setup-$(shell cat $(VERL_PINS) pyproject.toml | sha256sum | cut -c 1-16)
@@ -91,7 +91,7 @@ quickstarts: setup $(QUICKSTARTS_STAMP) ## quick starts of litellm, pydantic-ai,
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m quickstarts tests/serving/quickstarts $(ARGS)
 
 vllm: $(VLLM_STAMP) ## our policy and RL against a real vLLM on this CPU, in .venv-vllm
-	@OMP_NUM_THREADS=1 PYTHONPATH=src $(VLLM)/bin/python -m pytest -q -m vllm tests/training/vllm_cpu $(ARGS)
+	@OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -q -m vllm tests/training/vllm_cpu $(ARGS)
 
 verl-env: $(VERL_STAMP) ## build .venv-verl, where `repairgym train verl` runs (GPU=1: with vLLM)
 	@:
@@ -184,9 +184,9 @@ $(TRL_STAMP): $(TRL_PINS) pyproject.toml
 	@touch $@
 
 # vLLM brings torchvision and others whose builds need CUDA and break the import of transformers on a machine without it.
-$(VLLM_STAMP): $(VLLM_PINS)
+$(VLLM_STAMP): $(VLLM_PINS) pyproject.toml
 	@$(PYTHON) -m venv --clear $(VLLM)
-	@$(INSTALL_THERE) $(addprefix -r ,$(VLLM_PINS))
+	@$(INSTALL_THERE) $(addprefix -r ,$(VLLM_PINS)) --editable .
 	@$(VLLM)/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec triton
 	@touch $@
 

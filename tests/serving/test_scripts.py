@@ -41,6 +41,10 @@ def test_the_task_follows_from_the_report(task: Task) -> None:
     twin = task.model_copy(update={"id": "tiny-3"})
     told = [Message("system", "Repair."), Message("user", f"Solve: {task.issue}\nat once")]
     assert find_task(told, [other, task]) is task
+    before = [Message("system", "Be brief."), Message("system", "No network."), Message("user", "<cwd>/testbed</cwd>")]
+    assert find_task([*before, *told], [other, task]) is task  # Codex says much before the prompt
+    with pytest.raises(RequestError, match="of 0 of 1 tasks"):
+        find_task([Message("user", "hello"), Message("assistant", "hello"), *told], [task])
     with pytest.raises(RequestError, match=r"of 2 of 2 tasks \(tiny-1, tiny-3\)"):
         find_task(told, [task, twin])
     with pytest.raises(RequestError, match="of 0 of 1 tasks"):

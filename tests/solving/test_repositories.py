@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from repairgym.config.pipeline import GradingConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import InputError, TaskError
-from repairgym.records import TestRun
+from repairgym.grading.grader import Grader
+from repairgym.records import TestRun, VerdictKind
+from repairgym.sandbox.backends.namespace import NamespaceBackend
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.cache import ExecutionCache
 from repairgym.solving.repositories import Repair, pin_environment, pin_files, pin_repository, suspect
+from repairgym.tasks.build.validation import task_layers
 from repairgym.tasks.layers.store import LayerStore
 
 CODE = "def clamp(value, high):\n    return value if value > high else high\n\n\ndef double(x):\n    return 2 * x\n"
@@ -84,6 +91,40 @@ def test_a_failing_suite_becomes_a_task_without_hidden_tests(repository, store, 
     assert "assert 7 == 5" in task.issue
     assert task.gold_files == {}
     assert pin(repository, small_environment, "python -m pytest -q") == task
+
+
+@pytest.mark.parametrize(
+    ("command", "before", "failing"),
+    [
+        ("pytest tests", "", "tests/test_shop.py::test_clamp"),
+        ("pytest tests/test_shop.py", "", "tests/test_shop.py::test_clamp"),
+        ("pytest", "from shop import half\n", "tests/test_shop.py"),
+    ],
+)
+def test_a_repair_passes_where_a_folder_or_a_file_was_named(
+    repository, store, small_environment, command, before, failing
+):
+    """By the command, or because its tests are unknown before it can be imported."""
+    (repository / "tests" / "test_shop.py").write_text(before + TESTS)
+    task = pin(repository, small_environment, command, "clamp is wrong")
+    assert task.fail_to_pass == (failing,)
+    right = {"shop.py": CODE.replace("value > high", "value < high") + "half = 0.5\n"}
+    wrong = {"shop.py": right["shop.py"].replace("2 * x", "3 * x")}
+
+    async def grade() -> list[VerdictKind]:
+        backend = NamespaceBackend()
+        layers = task_layers(task, store)
+
+        def spec(task, files):
+            return SandboxSpec(environment=layers.environment, tree=layers.tree, files=files)
+
+        grader = Grader(backend, spec, GradingConfig(is_replayed=False), ExecutionCache())
+        try:
+            return [(await grader.grade(task, files)).kind for files in (right, wrong, {})]
+        finally:
+            await backend.close()
+
+    assert asyncio.run(grade()) == [VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.FAILED]
 
 
 def test_any_command_can_be_the_test(repository, store, small_environment):

@@ -40,8 +40,9 @@ class ShellScriptConfig(Record):
 class ExternalAgentConfig(Record):
     """A command line agent as it is, in the sandbox of the task, with the gateway as its model.
 
-    In ``command``, ``prompt``, ``env`` and ``files`` the words ``{issue}``, ``{url}`` (the gateway, without ``/v1``)
-    and ``{home}`` are replaced. The limits of `rollout.pipeline` hold, a model call counts as a turn.
+    In ``command``, ``prompt``, ``env`` and ``files`` the words ``{issue}``, ``{url}`` (the gateway, without ``/v1``),
+    ``{home}``, ``{max_len_tokens}`` and ``{max_action_tokens}`` are replaced. The limits of `rollout.pipeline` hold, a
+    model call counts as a turn.
     """
 
     type: Literal["external"] = "external"

@@ -101,7 +101,8 @@ class _File:
         self._inserted: list[Insertion] = []
         self._replaced: dict[tuple[int, int], str] = {}
         needed = _names(task.fail_to_pass, path) | _names(task.pass_to_pass, path) | _names(task.visible_tests, path)
-        self._others = sorted(_replaceable(layout, needed)) if layout.is_always_run else []
+        # An empty name: the file as a whole is asked for, since its tests were unknown when it could not be imported.
+        self._others = sorted(_replaceable(layout, needed)) if layout.is_always_run and "" not in needed else []
         self._repaired = [name for name in sorted(_names(task.fail_to_pass, path)) if name in layout.plain]
         self._hidden = [name for name in self._repaired if name not in _names(task.visible_tests, path)]
         self._rows: dict[str, list[str]] = {}

@@ -27,6 +27,7 @@ from repairgym.grading.stages import Execution, Files, Pinned, files_digest, rea
 from repairgym.records import StepResult, Task, TestRequest, TestRun
 from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache, Key
+from repairgym.sandbox.runs import containers, with_requested
 from repairgym.tasks.build.build_steps import build_files, check_results, has_commands, run_build_steps, with_checks
 from repairgym.tasks.build.validation import task_request
 from repairgym.tasks.build.wheel_check import WheelCheck, is_wheel_check
@@ -161,5 +162,8 @@ async def _run_with(
     mixed = request.model_copy(update={"test_ids": canaries.mixed(request.test_ids), "is_sealed": True, **bounds})
     run = await sandbox.run_tests(mixed)
     results = {name: result for name, result in run.results.items() if not canaries.is_one(name)}
+    # A file or folder that was asked for has the worst result of its tests, which canaries are not.
+    groups = containers(results).intersection(request.test_ids)
+    results = with_requested(request, {name: result for name, result in results.items() if name not in groups})
     update = {"results": results, "wrong_canaries": canaries.wrong(run), "num_canaries": len(canaries.expected)}
     return Execution((*build, *check_results(request, run)), run.model_copy(update=update))

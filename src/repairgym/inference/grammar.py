@@ -19,29 +19,40 @@ _GUIDANCE = {"whitespace_flexible": False, "item_separator": ", ", "key_separato
 _MAX_INTEGER = 2**53 - 1
 _VALUES = ("const", "enum", "default", "examples")
 """Keys of a schema whose values are no schemas."""
+_OPEN = {"additionalProperties", "unevaluatedProperties", "patternProperties", "anyOf", "oneOf", "$ref", "if"}
+"""Keys of an object's schema that say more of its properties than ``properties`` does."""
+_NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
 def json_grammar(schema: Mapping[str, Any]) -> str:
-    """Return the Lark term of the values of ``schema``, with integers that every reader of JSON knows."""
-    return f"%json {json.dumps({**bound_integers(schema), 'x-guidance': _GUIDANCE})}"
+    """Return the Lark term of the values of ``schema``, with the bounds of `bound_schema`."""
+    return f"%json {json.dumps({**bound_schema(schema), 'x-guidance': _GUIDANCE})}"
 
 
-def bound_integers(schema: Any) -> Any:
-    """Return ``schema`` with integers within the range of I-JSON (RFC 7493) where it names no bound of its own.
+def bound_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``schema`` with bounds where it names none: integers of I-JSON (RFC 7493), objects without unlisted keys.
 
-    A model that may write any number of digits may never end.
+    A model that may write any number of digits or of keys may never end. Objects stay open where schemas are combined
+    by ``allOf``, whose parts list a part of the keys each.
     """
+    bounded: dict[str, Any] = _bound(schema, is_closing='"allOf"' not in json.dumps(schema))
+    return bounded
+
+
+def _bound(schema: Any, *, is_closing: bool) -> Any:
     if isinstance(schema, list):
-        return [bound_integers(each) for each in schema]
+        return [_bound(each, is_closing=is_closing) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    inner = {name: value if name in _VALUES else bound_integers(value) for name, value in schema.items()}
+    inner = {name: value if name in _VALUES else _bound(value, is_closing=is_closing) for name, value in schema.items()}
     kinds = schema.get("type")
     if kinds == "integer" or (isinstance(kinds, list) and "integer" in kinds and "number" not in kinds):
         if not {"minimum", "exclusiveMinimum", "enum", "const"} & set(schema):
             inner["minimum"] = -_MAX_INTEGER
         if not {"maximum", "exclusiveMaximum", "enum", "const"} & set(schema):
             inner["maximum"] = _MAX_INTEGER
+    if is_closing and kinds == "object" and "properties" in schema and not _OPEN & set(schema):
+        inner["additionalProperties"] = False
     return inner
 
 
@@ -52,7 +63,7 @@ def call_grammar(form: CallForm | None, functions: Sequence[Mapping[str, Any]]) 
     calls = []
     for function in functions:
         before, _, behind = form.write(Call(str(function["name"]), {})).rpartition("{}")
-        arguments = json_grammar(function.get("parameters") or {"type": "object"})
+        arguments = json_grammar(function.get("parameters") or _NO_PARAMETERS)
         calls.append(f"{json.dumps(before)} {arguments} {json.dumps(behind)}")
     return "(" + " | ".join(calls) + ")"
 

@@ -8,7 +8,8 @@ error of every test; a report is untrusted, so it is bounded and has no document
 Nothing here can distinguish an honest report from one that the code under test wrote (docs/security.md).
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.parsers import expat
 
@@ -23,6 +24,7 @@ MAX_REPORT_BYTES = 16 << 20
 _REMOVE_TIMEOUT_S = 30.0
 _RANKS = (TestOutcome.PASSED, TestOutcome.SKIPPED, TestOutcome.FAILED, TestOutcome.ERROR, TestOutcome.MISSING)
 _JUNIT_OUTCOMES = {"failure": TestOutcome.FAILED, "error": TestOutcome.ERROR, "skipped": TestOutcome.SKIPPED}
+_BOUNDARY = re.compile("/|::")
 _Record = dict[str, Any]
 
 
@@ -86,6 +88,12 @@ def with_requested(request: TestRequest, results: Mapping[str, TestResult]) -> d
             members = [result for test_id, result in results.items() if test_id.startswith(prefixes)]
             complete[name] = max(members, key=lambda result: _RANKS.index(result.outcome), default=MISSING)
     return complete
+
+
+def containers(test_ids: Iterable[str]) -> set[str]:
+    """Return the folders, files and classes that hold the tests ``test_ids``."""
+    names = (test_id.partition("[")[0] for test_id in test_ids)
+    return {name[: end.start()] for name in names for end in _BOUNDARY.finditer(name)}
 
 
 def _id(record: _Record) -> str:

@@ -4,6 +4,7 @@ The issue text in a conversation determines its task; the conversation alone det
 state between requests and serves any number of agents.
 """
 
+import itertools
 import random
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,8 +38,9 @@ def make_script(
 
 
 def find_task(conversation: Sequence[Message], tasks: Sequence[Task]) -> Task:
-    """Return the task whose issue text is in the first messages of the conversation; `RequestError` unless one is."""
-    prompt = "\n".join(message.text for message in conversation[:3] if message.role != "assistant")
+    """Return the task whose issue text is in a message before the first answer; `RequestError` unless one is."""
+    asked = itertools.takewhile(lambda message: message.role != "assistant", conversation)
+    prompt = "\n".join(message.text for message in asked)
     matching = [task for task in tasks if task.issue.strip() in prompt]
     longest = max((len(task.issue) for task in matching), default=0)
     best = [task for task in matching if len(task.issue) == longest]

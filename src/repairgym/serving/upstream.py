@@ -10,7 +10,7 @@ from typing import Any
 from repairgym.errors import ModelServerError, PromptTooLongError, ServerDownError, ServerRejectedError
 from repairgym.inference.base import Generation
 from repairgym.inference.engine.shaping import TopTokens
-from repairgym.inference.grammar import bound_integers
+from repairgym.inference.grammar import bound_schema
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.vllm.server import TokenServer
 from repairgym.ledger import UNKNOWN_VERSION
@@ -78,7 +78,7 @@ class UpstreamModel(SampledModel):
         grammar = self._grammar(request)
         if isinstance(request, ChatRequest) and request.schema is not None and not request.tools:
             # In the form that all of vLLM's libraries read; calls are grammars in Lark's form.
-            fields["structured_outputs"] = {"json": bound_integers(request.schema)}
+            fields["structured_outputs"] = {"json": bound_schema(request.schema)}
         elif grammar:
             fields["structured_outputs"] = {"grammar": f"start: {grammar}"}
         return fields

@@ -35,6 +35,7 @@ from repairgym.records import (
 )
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.probe import create_backend
+from repairgym.sandbox.runs import containers
 from repairgym.tasks.build.assembly import NUM_VISIBLE_PASSING, first_line, mutation_issue
 from repairgym.tasks.build.test_files import conftest_paths, file_of, first_lines, walk_functions
 from repairgym.tasks.build.validation import run_fresh
@@ -89,7 +90,10 @@ def pin_repository(repair: Repair, config: RolloutConfig) -> Task:
     pinned = _Pinned(tree, environment, _request(repair.test, tree))
     runs = asyncio.run(_run_twice(pinned, config))
     _check_runs(runs, pinned)
-    stable = [id_ for id_, result in runs[0].results.items() if result.outcome is runs[1].outcome(id_)]
+    named = containers(runs[0].results)  # by the command; their tests are there too
+    stable = [
+        id_ for id_, result in runs[0].results.items() if id_ not in named and result.outcome is runs[1].outcome(id_)
+    ]
     failing = tuple(id_ for id_ in stable if runs[0].outcome(id_) in _BAD)
     passing = tuple(id_ for id_ in stable if runs[0].outcome(id_) is TestOutcome.PASSED)
     if not failing and not (repair.issue and passing):

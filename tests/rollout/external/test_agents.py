@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import numpy as np
@@ -195,6 +196,19 @@ async def test_the_sandbox_reaches_the_gateway_and_nothing_else(play, renderer):
     trajectory = await play(program, Sampler(renderer.stop_token_ids[0]))
     assert trajectory.agent_run is not None
     assert trajectory.agent_run.stdout_tail.count("not") == 3
+
+
+@pytest.mark.asyncio
+async def test_files_of_an_agent_say_the_limits_that_hold(play, renderer):
+    program = AGENT + "ask(messages); print(open('{home}/agent/limits.json').read())"
+    agent = ExternalAgentConfig(
+        command=("python", "-c", program, "{issue}"),
+        files={"agent/limits.json": '{"context": {max_len_tokens}, "output": {max_action_tokens}}'},
+    )
+    config = RolloutConfig(agent=agent, pipeline=PipelineConfig(max_len_tokens=5000, max_action_tokens=500))
+    trajectory = await play.config(config, Sampler(renderer.stop_token_ids[0]))
+    assert trajectory.agent_run is not None
+    assert json.loads(trajectory.agent_run.stdout_tail) == {"context": 5000, "output": 500}
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ than a tenth of its time.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -112,12 +112,12 @@ class ExternalAgent:
         try:
             sandbox = await context.workspace.sandbox()
             started = time.monotonic()
-            await self._write_files(sandbox, context.task)
+            words = _words(context.task, limits)
+            await self._write_files(sandbox, words)
             async with open_gateway(model, await sandbox.listen(PORT)):
                 done = await context.workspace.run_program(
-                    self._argv(context.task),
-                    env=_ENVIRONMENT
-                    | {name: self._fill(text, context.task) for name, text in self._config.env.items()},
+                    self._argv(words),
+                    env=_ENVIRONMENT | {name: _fill(text, words) for name, text in self._config.env.items()},
                     timeout_s=limits.time_limit_s,
                 )
                 waited_s = model.waited_s()
@@ -173,22 +173,33 @@ class ExternalAgent:
             **asdict(model.histories.counts),
         )
 
-    async def _write_files(self, sandbox: Sandbox, task: Task) -> None:
+    async def _write_files(self, sandbox: Sandbox, words: Mapping[str, str]) -> None:
         for path, text in self._config.files.items():
-            content = self._fill(text, task).encode()
+            content = _fill(text, words).encode()
             await write_file(sandbox, f"{_HOME}/{path}", content, f"agent.files: {path}", timeout_s=_WRITE_TIMEOUT_S)
 
-    def _argv(self, task: Task) -> tuple[str, ...]:
-        command = tuple(self._fill(word, task) for word in self._config.command)
+    def _argv(self, words: Mapping[str, str]) -> tuple[str, ...]:
+        command = tuple(_fill(text, words) for text in self._config.command)
         if self._config.protocol == "command":
             return command
-        return stdio_client("acp", self._fill(self._config.prompt, task), command)
+        return stdio_client("acp", _fill(self._config.prompt, words), command)
 
-    def _fill(self, text: str, task: Task) -> str:
-        # The report last: it may hold such words itself.
-        for name, value in (("{url}", _URL), ("{home}", _HOME), ("{issue}", task.issue)):
-            text = text.replace(name, value)
-        return text
+
+def _words(task: Task, limits: PipelineConfig) -> dict[str, str]:
+    """Return what is replaced in the texts of a configuration; the report last, since it may hold such words."""
+    return {
+        "{url}": _URL,
+        "{home}": _HOME,
+        "{max_len_tokens}": str(limits.max_len_tokens),
+        "{max_action_tokens}": str(limits.max_action_tokens),
+        "{issue}": task.issue,
+    }
+
+
+def _fill(text: str, words: Mapping[str, str]) -> str:
+    for word, value in words.items():
+        text = text.replace(word, value)
+    return text
 
 
 def check_unseen(layer: Path, task: Task, holds: str) -> None:
