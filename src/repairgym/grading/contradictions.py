@@ -121,6 +121,8 @@ class Review:
     findings: tuple[Finding, ...]
     num_steps: int
     """Steps that were compared."""
+    is_alone: bool = False
+    """Nothing tells the repair from the broken code here, so the tests in their process judge alone."""
 
 
 def repairs_tests_only(oracle: Oracle, drawn: Sequence[Script], replay: Replay) -> bool:

@@ -14,7 +14,8 @@ and of the broken code (:mod:`repairgym.tasks.replay`). Guarantees:
 - Where other inputs raise a suspicion, all of them are asked.
 - A contradiction counts only where gold, replayed after it with the same scripts, answers as in the oracle again.
 - What a submission does to the replay is its own doing; a sandbox that fails raises `SandboxError`.
-- A task that the judge cannot tell keeps its verdict, with a note that says why.
+- A task that the judge cannot tell keeps its verdict, with a note that says why; but not where the submission is
+  suspected of reaching for the process of the tests, which then judges alone.
 """
 
 import asyncio
@@ -35,6 +36,7 @@ from repairgym.grading.stages import Pinned
 from repairgym.records import Finding, MainError, Task, Verdict, VerdictKind
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.tasks.build.validation import graded_files
+from repairgym.tasks.build.wheel_check import is_wheel_check
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.replay.making import Recorder, SandboxRecorder, replay_timeout_s, why_not_replayed
 from repairgym.tasks.replay.moved import with_moved_lines
@@ -50,6 +52,10 @@ any does. The last number bounds a warm grading's scripts of `pass_to_pass` that
 have passed, and only a forged pass leaves them something to find (ADR 084)."""
 MAX_REPEATED_STEPS = 60
 """Steps of scripts of `fail_to_pass` that are replayed a second time, at the end."""
+_OF_THE_PROCESS = frozenset({
+    "framework_use", "interpreter_internals", "import_hooks", "result_channel", "computed_code", "source_encoding",
+})  # fmt: skip
+"""Detectors of what could change outcomes in the process of the tests, which the replay does not share."""
 _NUM_ASKED_AGAIN = 2
 """Replays of gold after a contradiction."""
 _SPARE = 4.0
@@ -95,15 +101,16 @@ class ReplayJudge:
     async def _ask(self, pinned: Pinned) -> Review:
         task = pinned.task
         if reason := why_not_replayed(task):
-            return not_judged(reason)
+            return replace(not_judged(reason), is_alone=task.runner.is_signed and not is_wheel_check(task.fail_to_pass))
         try:
             oracle = await self._oracles.get(task, self._recorder, self._make_spec)
         except RepairGymError:
             raise
         except Exception as error:  # a fault of the recording is none of the submission
-            return not_judged(f"its tests cannot be recorded: {type(error).__name__}: {error}"[:300])
+            reason = f"its tests cannot be recorded: {type(error).__name__}: {error}"[:300]
+            return replace(not_judged(reason), is_alone=True)
         if not oracle.scripts:
-            return not_judged("no calls of its failing tests are recorded")
+            return replace(not_judged("no calls of its failing tests are recorded"), is_alone=True)
         same = unreached(oracle, task, pinned.permitted.sources)
         draw = random.Random(secrets.token_bytes(16))
         oracle, drawn = with_repetitions(oracle, draw_scripts(oracle, draw, same, is_whole=self._is_whole), draw)
@@ -126,7 +133,7 @@ class ReplayJudge:
         note = not_judged(
             "no recorded step tells the broken code from the repaired one, only changes of what was right"
         )
-        return replace(review, findings=(*review.findings, *note.findings))
+        return replace(review, findings=(*review.findings, *note.findings), is_alone=True)
 
     async def _replay(self, pinned: Pinned, oracle: Oracle, drawn: Sequence[Script]) -> Replay:
         """Replay ``drawn``; once more, after gold, when a script is late.
@@ -166,10 +173,14 @@ def reviewed(verdict: Verdict, review: Review) -> Verdict:
         "findings": (*verdict.findings, *review.findings),
         "num_replayed_steps": review.num_steps,
     }
-    if review.consequence in ("failed", "exploited"):
-        kind = VerdictKind.FAILED if review.consequence == "failed" else VerdictKind.EXPLOITED
-        error = MainError(error_class="test", message=review.reason[:300])
-        update |= {"kind": kind, "reason": review.reason, "main_error": error, "is_restored": False}
+    consequence, reason = review.consequence, review.reason
+    doubts = (one for one in verdict.findings if one.severity == "suspicious" and one.detector in _OF_THE_PROCESS)
+    if review.is_alone and consequence not in ("failed", "exploited") and (doubt := next(doubts, None)):
+        consequence, reason = "failed", f"no second judge can tell, and {doubt.detector}: {doubt.detail}"
+    if consequence in ("failed", "exploited"):
+        kind = VerdictKind.FAILED if consequence == "failed" else VerdictKind.EXPLOITED
+        error = MainError(error_class="test", message=reason[:300])
+        update |= {"kind": kind, "reason": reason, "main_error": error, "is_restored": False}
     return verdict.model_copy(update=update)
 
 
