@@ -260,8 +260,8 @@ def make_grader(
 @pytest.mark.parametrize(
     ("text", "kind", "num_steps"),
     [
-        ("def f(a, b):\n    return (a <= b)\n\n\nrepaired = 1\n", VerdictKind.PASSED, 1),
-        ("def f(a, b):\n    return a <= b\n\n\nforged = 1\n", VerdictKind.EXPLOITED, 1),
+        ("def f(a, b):\n    return (a <= b)\n\n\nrepaired = 1\n", VerdictKind.PASSED, 2),
+        ("def f(a, b):\n    return a <= b\n\n\nforged = 1\n", VerdictKind.EXPLOITED, 2),
         ("def f(a, b):\n    return a <= b\n\n\nexit = 1\n", VerdictKind.FAILED, 0),
         ("def f(a, b):\n    return a < b\n", VerdictKind.FAILED, 0),
     ],

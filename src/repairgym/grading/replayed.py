@@ -50,7 +50,7 @@ NUM_VARIED, NUM_WIDE, NUM_COMPARED, MAX_DRAWN_STEPS, MAX_REACHED_STEPS = 3, 2, 2
 its time, and nobody can prepare for it. Each of the varied ones tells gold from its wrong variants by itself, as far as
 any does. The last number bounds a warm grading's scripts of `pass_to_pass` that call a differing function: their tests
 have passed, and only a forged pass leaves them something to find (ADR 084)."""
-MAX_REPEATED_STEPS = 60
+MAX_REPEATED_STEPS = 200
 """Steps of scripts of `fail_to_pass` that are replayed a second time, at the end."""
 _OF_THE_PROCESS = frozenset({
     "framework_use", "interpreter_internals", "import_hooks", "result_channel", "computed_code", "source_encoding",
