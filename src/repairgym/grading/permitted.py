@@ -79,8 +79,12 @@ def check_applicable(files: dict[str, str | None]) -> str:
     if len(files) > MAX_SUBMISSION_FILES:
         return f"{len(files)} files, at most {MAX_SUBMISSION_FILES} can be graded"
     num_bytes = 0
+    num_folders = len({folder for path in files for folder in PurePosixPath(path).parents})
+    if num_folders > MAX_SUBMISSION_FILES:
+        return f"{num_folders} folders, at most {MAX_SUBMISSION_FILES} can be graded"
     for path, text in files.items():
-        if not can_be_path(path) or len(path.encode(errors="replace")) > 1024:
+        is_path = can_be_path(path) and PurePosixPath(path).as_posix() == path  # no second name for one file
+        if not is_path or len(path.encode(errors="replace")) > 1024:
             return f"got the path {path[:80]!r}, expected one below the repository"
         if text is None:
             continue
