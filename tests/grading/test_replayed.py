@@ -385,7 +385,8 @@ async def test_a_task_without_a_deciding_step_keeps_its_verdict_with_a_note(task
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("code", "kind"), [("", VerdictKind.PASSED), ("import pytest\n", VerdictKind.FAILED), ("sys = 1\n", VerdictKind.PASSED)]
+    ("code", "kind"),
+    [("", VerdictKind.PASSED), ("import pytest\n", VerdictKind.FAILED), ("sys = 1\n", VerdictKind.PASSED)],
 )
 async def test_where_the_judge_cannot_tell_a_reach_for_the_tests_is_no_pass(task, tmp_path, code, kind):
     def same(files, conditions):
@@ -417,7 +418,7 @@ async def test_what_gold_itself_answers_otherwise_the_second_time_judges_nothing
         own = second_time({"m.py": f"once {files['m.py']}"}, conditions)
         return own if "<=" in (files["m.py"] or "") else {**own, TEST + AGAIN: own[TEST]}
 
-    grader, recorder = make_grader(tmp_path, give=counting)
+    grader, _ = make_grader(tmp_path, give=counting)
     verdict = await grader.grade(task, {"m.py": "def f(a, b):\n    return not a > b  # <=\n"})
     assert verdict.kind is VerdictKind.PASSED
 
@@ -431,8 +432,8 @@ def test_a_sign_of_a_table_asks_the_other_inputs_of_the_task():
         seen = {one.id: (Observation(0, "result", value.text, value.kind, False),) for one, value in values}
         return repairs_tests_only(oracle, scripts, Replay(seen, {}, 0.1))
 
-    assert told(TWO, TWO, TWO) and told(TWO, TWO, THREE)
-    assert not told(TWO, TWO, ONE) and not told(TWO, THREE, THREE) and not told(ONE, ONE, ONE)
+    assert [told(TWO, TWO, TWO), told(TWO, TWO, THREE)] == [True, True]
+    assert [told(TWO, TWO, ONE), told(TWO, THREE, THREE), told(ONE, ONE, ONE)] == [False, False, False]
 
 
 @pytest.mark.asyncio

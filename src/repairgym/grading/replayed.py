@@ -211,9 +211,7 @@ def draw_scripts(
     return chosen
 
 
-def with_repetitions(
-    oracle: Oracle, drawn: Sequence[Script], draw: random.Random
-) -> tuple[Oracle, list[Script]]:
+def with_repetitions(oracle: Oracle, drawn: Sequence[Script], draw: random.Random) -> tuple[Oracle, list[Script]]:
     """Return ``oracle`` and ``drawn`` with some scripts of `fail_to_pass` a second time.
 
     A repair is right whenever it is asked. What gold itself answers otherwise the second time, a contradiction shows.
