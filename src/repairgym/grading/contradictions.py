@@ -136,7 +136,7 @@ def repairs_tests_only(oracle: Oracle, drawn: Sequence[Script], replay: Replay) 
 
 
 def _seen(replay: Replay, script: Script) -> dict[Place, Observation]:
-    return {(one.step, one.part): one for one in replay.observations.get(script.id, ())}
+    return {(seen.step, seen.part): seen for seen in replay.observations.get(script.id, ())}
 
 
 def compare(oracle: Oracle, drawn: Sequence[Script], replay: Replay) -> Review:

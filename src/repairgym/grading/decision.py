@@ -27,7 +27,7 @@ _UNREADABLE_STOP = "the run was stopped by a failure whose record cannot be read
 
 
 class _Outcome(NamedTuple):
-    """What the build and the tests alone say."""
+    """The answer of the build and the tests alone."""
 
     kind: VerdictKind
     reason: str

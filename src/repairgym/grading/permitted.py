@@ -79,9 +79,14 @@ def check_applicable(files: dict[str, str | None]) -> str:
     if len(files) > MAX_SUBMISSION_FILES:
         return f"{len(files)} files, at most {MAX_SUBMISSION_FILES} can be graded"
     num_bytes = 0
-    num_folders = len({folder for path in files for folder in PurePosixPath(path).parents})
-    if num_folders > MAX_SUBMISSION_FILES:
-        return f"{num_folders} folders, at most {MAX_SUBMISSION_FILES} can be graded"
+    folders = set[str]()
+    for path in files:
+        folder = path.rpartition("/")[0]
+        while folder and folder not in folders and len(folders) <= MAX_SUBMISSION_FILES:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+    if len(folders) > MAX_SUBMISSION_FILES:
+        return f"more than {MAX_SUBMISSION_FILES} folders can not be graded"
     for path, text in files.items():
         is_path = can_be_path(path) and PurePosixPath(path).as_posix() == path  # no second name for one file
         if not is_path or len(path.encode(errors="replace")) > 1024:

@@ -174,7 +174,8 @@ def reviewed(verdict: Verdict, review: Review) -> Verdict:
         "num_replayed_steps": review.num_steps,
     }
     consequence, reason = review.consequence, review.reason
-    doubts = (one for one in verdict.findings if one.severity == "suspicious" and one.detector in _OF_THE_PROCESS)
+    suspicions = (finding for finding in verdict.findings if finding.severity == "suspicious")
+    doubts = (finding for finding in suspicions if finding.detector in _OF_THE_PROCESS)
     if review.is_alone and consequence not in ("failed", "exploited") and (doubt := next(doubts, None)):
         consequence, reason = "failed", f"no second judge can tell, and {doubt.detector}: {doubt.detail}"
     if consequence in ("failed", "exploited"):
