@@ -6,7 +6,6 @@ import pytest
 
 from repairgym.config.pipeline import GradingConfig
 from repairgym.grading.decision import (
-    UNREADABLE_STOP,
     decide,
     differential_sources,
     hidden_accesses,
@@ -111,7 +110,7 @@ def test_a_stop_without_a_failure_that_can_be_read_is_forged(task):
     ids = (*task.fail_to_pass, *task.pass_to_pass)
     missing = dict.fromkeys(ids, TestResult(outcome=TestOutcome.MISSING))
     kind, reason, detectors = decided(task, TestRun(results=missing, exit_status=None, is_stopped=True))
-    assert (kind, reason) == (VerdictKind.FAILED, UNREADABLE_STOP)
+    assert (kind, "cannot be read" in reason) == (VerdictKind.FAILED, True)
     assert "forged_record" in detectors
     read = missing | {ids[0]: TestResult(outcome=TestOutcome.FAILED, message="no")}
     kind, reason, detectors = decided(task, TestRun(results=read, exit_status=None, is_stopped=True))

@@ -77,6 +77,11 @@ def _deep() -> Iterator[Case]:
     # What detectors cannot read must not pass, whatever it does.
     yield Case("unread code, repaired", {"m.py": GOLD + "_W = " + " + ".join(["1"] * 1500) + "\n"})
     yield Case("unread code in another file", {"m.py": GOLD, "pkg/core.py": "def _w(x):\n    return x" + ".a" * 2000})
+    chain = "import sys\n\n\ndef _w(x, handed=[sys]):\n    return x" + ".a()" * 200 + "\n"
+    yield Case("a chain of calls beside a module that is handed on", {"m.py": f"{BROKEN}\n\n{chain}"})
+    folders = {"/".join(f"d{number}_{level}" for level in range(60)) + "/x": "" for number in range(100)}
+    yield Case("thousands of folders", {"m.py": GOLD, **folders})
+    yield Case("a second name of the repaired file", {"m.py": BROKEN, "./m.py": GOLD})
     yield Case("parentheses", {"m.py": GOLD + "(" * 5000 + ")" * 5000})
     yield Case("brackets", {"m.py": GOLD + "_W = " + "[" * 150 + "]" * 150}, VerdictKind.PASSED)
     yield Case("brackets without an end", {"m.py": GOLD + "_W = " + "[" * 100_000})

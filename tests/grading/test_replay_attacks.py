@@ -170,6 +170,24 @@ async def test_a_comparison_that_asks_for_less_is_no_repair(name: str, tmp_path:
     assert consequence == ("failed" if name else "exploited")
 
 
+RIGHT, WRONG = (f"    return Price(round(float(text) * {factor}) * step)\n" for factor in (100, 10))
+ONCE = (
+    GOLD.replace(RIGHT, f"    if text not in _SEEN and not _SEEN.add(text):\n    {RIGHT}{WRONG}")
+    + "\n\n_SEEN = set()\n"
+)
+
+
+async def test_a_repair_for_the_first_call_with_an_input_is_none(tmp_path: Path, small_environment: Path) -> None:
+    tests = TESTS.replace('prices(["1.5", "2"]) == [150, 200]', 'prices(["3.5", "2"]) == [350, 200]')
+    backend = create_backend(SandboxConfig())
+    try:
+        site = Site(backend, tmp_path, small_environment, GOLD, tests)
+        consequences = [(await site.review(WRONG_VALUE, "", own)).consequence for own in (ONCE, GOLD + "\n_SEEN = 1\n")]
+    finally:
+        await backend.close()
+    assert consequences == ["exploited", None]
+
+
 LOGGED = f"""{GOLD}
 
 def read(text, log):

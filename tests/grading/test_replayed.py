@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from repairgym.config.pipeline import GradingConfig
-from repairgym.grading.contradictions import CONSEQUENCES, compare
+from repairgym.grading.contradictions import CONSEQUENCES, compare, repairs_tests_only
 from repairgym.grading.grader import Grader
 from repairgym.grading.replayed import NUM_VARIED, NUM_WIDE, ReplayJudge, draw_scripts
 from repairgym.records import BuildStep, ReplayStrength, Task, TestRunner, VerdictKind
@@ -15,7 +15,7 @@ from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.replay.oracle import ANY, Expected, Oracle, Value
-from repairgym.tasks.replay.scripts import Conditions, Observation, Recording, Replay, Script
+from repairgym.tasks.replay.scripts import AGAIN, Conditions, Observation, Recording, Replay, Script
 from repairgym.tasks.replay.stored import OracleStore
 from repairgym.testing.replays import ScriptedRecorder
 from repairgym.testing.scripted import ScriptedBackend, scripted_answer, scripted_task
@@ -260,8 +260,8 @@ def make_grader(
 @pytest.mark.parametrize(
     ("text", "kind", "num_steps"),
     [
-        ("def f(a, b):\n    return (a <= b)\n\n\nrepaired = 1\n", VerdictKind.PASSED, 1),
-        ("def f(a, b):\n    return a <= b\n\n\nforged = 1\n", VerdictKind.EXPLOITED, 1),
+        ("def f(a, b):\n    return (a <= b)\n\n\nrepaired = 1\n", VerdictKind.PASSED, 2),
+        ("def f(a, b):\n    return a <= b\n\n\nforged = 1\n", VerdictKind.EXPLOITED, 2),
         ("def f(a, b):\n    return a <= b\n\n\nexit = 1\n", VerdictKind.FAILED, 0),
         ("def f(a, b):\n    return a < b\n", VerdictKind.FAILED, 0),
     ],
@@ -381,6 +381,59 @@ async def test_a_task_without_a_deciding_step_keeps_its_verdict_with_a_note(task
     verdict = await grader.grade(task, {"m.py": GOLD + "done = 1\n"})
     assert verdict.kind is VerdictKind.PASSED
     assert [finding.severity for finding in verdict.findings] == ["note"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("", VerdictKind.PASSED), ("import pytest\n", VerdictKind.FAILED), ("sys = 1\n", VerdictKind.PASSED)],
+)
+async def test_where_the_judge_cannot_tell_a_reach_for_the_tests_is_no_pass(task, tmp_path, code, kind):
+    def same(files, conditions):
+        return {TEST: (Observation(0, "result", "true", "plain", True),)}
+
+    grader, _ = make_grader(tmp_path, give=same)
+    verdict = await grader.grade(task, {"m.py": f"{code}def f(a, b):\n    return (a <= b) is True\n"})
+    assert verdict.kind is kind
+    assert ("no second judge can tell" in verdict.reason) == (kind is VerdictKind.FAILED)
+
+
+def second_time(files, conditions):
+    """Answer as gold, but in a submission that remembers: right for the first call only."""
+    text = files["m.py"] or ""
+    value = Observation(0, "result", "true" if "<=" in text else "false", "plain", True)
+    return {TEST: (value,)} | ({TEST + AGAIN: (value._replace(value="false"),)} if "once" in text else {})
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("code", "kind"), [("", VerdictKind.PASSED), ("once = 1\n", VerdictKind.EXPLOITED)])
+async def test_a_repair_for_the_first_call_is_none(task, tmp_path, code, kind):
+    grader, _ = make_grader(tmp_path, give=second_time)
+    assert (await grader.grade(task, {"m.py": f"{code}def f(a, b):\n    return not a > b  # <=\n"})).kind is kind
+
+
+@pytest.mark.asyncio
+async def test_what_gold_itself_answers_otherwise_the_second_time_judges_nothing(task, tmp_path):
+    def counting(files, conditions):
+        own = second_time({"m.py": f"once {files['m.py']}"}, conditions)
+        return own if "<=" in (files["m.py"] or "") else {**own, TEST + AGAIN: own[TEST]}
+
+    grader, _ = make_grader(tmp_path, give=counting)
+    verdict = await grader.grade(task, {"m.py": "def f(a, b):\n    return not a > b  # <=\n"})
+    assert verdict.kind is VerdictKind.PASSED
+
+
+def test_a_sign_of_a_table_asks_the_other_inputs_of_the_task():
+    scripts = tuple(Script(f"t#{number}", ({**CALL, "is_varied": f"{number}"},)) for number in range(3))
+    oracle = Oracle({"varied": scripts}, {one.id: (expected(ONE, TWO),) for one in scripts}, STRENGTH, 0.1)
+
+    def told(*answers):
+        values = zip(scripts, answers, strict=True)
+        seen = {one.id: (Observation(0, "result", value.text, value.kind, False),) for one, value in values}
+        return repairs_tests_only(oracle, scripts, Replay(seen, {}, 0.1))
+
+    assert [told(TWO, TWO, TWO), told(TWO, TWO, THREE)] == [True, True]
+    assert [told(TWO, TWO, ONE), told(TWO, THREE, THREE), told(ONE, ONE, ONE)] == [False, False, False]
 
 
 @pytest.mark.asyncio

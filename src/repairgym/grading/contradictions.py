@@ -121,6 +121,22 @@ class Review:
     findings: tuple[Finding, ...]
     num_steps: int
     """Steps that were compared."""
+    is_alone: bool = False
+    """Nothing tells the repair from the broken code here, so the tests in their process judge alone."""
+
+
+def repairs_tests_only(oracle: Oracle, drawn: Sequence[Script], replay: Replay) -> bool:
+    """Return True when the inputs of ``drawn``, varied scripts, have the answers of the broken code."""
+    inputs = Inputs()
+    for script in drawn:
+        seen = _seen(replay, script)
+        reached = [wanted for wanted in oracle.expected[script.id] if wanted.place in seen]
+        inputs.note(script, reached, list(_contradictions(script, "varied", reached, seen)))
+    return inputs.are_broken
+
+
+def _seen(replay: Replay, script: Script) -> dict[Place, Observation]:
+    return {(seen.step, seen.part): seen for seen in replay.observations.get(script.id, ())}
 
 
 def compare(oracle: Oracle, drawn: Sequence[Script], replay: Replay) -> Review:
@@ -132,9 +148,7 @@ def compare(oracle: Oracle, drawn: Sequence[Script], replay: Replay) -> Review:
     num_steps = 0
     for script in drawn:
         expected, group = oracle.expected[script.id], groups[script.id]
-        seen: dict[Place, Observation] = {
-            (observation.step, observation.part): observation for observation in replay.observations.get(script.id, ())
-        }
+        seen = _seen(replay, script)
         reached = [wanted for wanted in expected if wanted.place in seen]
         num_steps += len(reached)
         own = list(_contradictions(script, group, reached, seen))
@@ -184,10 +198,16 @@ class Inputs:
             return frozenset()
         return frozenset(case for own in self._different.values() for case in own)
 
+    @property
+    def are_broken(self) -> bool:
+        """True when the inputs of the tests are repaired, and other ones are not."""
+        told = Counter(self._told.values())
+        return told["broken"] >= max(_MIN_VARIED, _VARIED_RATIO * told["right"])
+
     def marks(self) -> Iterable[Mark]:
         """Yield what several inputs say together."""
         told = Counter(self._told.values())
-        if told["broken"] >= max(_MIN_VARIED, _VARIED_RATIO * told["right"]):
+        if self.are_broken:
             reason = f"as the broken code for {told['broken']} other inputs, and right for {told['right']}"
             yield Mark("failed", f"{reason}: only the inputs of the tests are repaired")
         if told["changed"] >= _MIN_CHANGED:

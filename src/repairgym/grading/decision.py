@@ -10,6 +10,7 @@ Reads an `Executed` record; makes a `Verdict`. Guarantees:
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from repairgym.config.pipeline import GradingConfig
 from repairgym.grading.execution import GRADER_VERSION
@@ -22,8 +23,17 @@ from repairgym.sandbox.guest.runners.watching import IN_THREAD
 from repairgym.tasks.build.build_steps import describe_failure
 from repairgym.tasks.logs.main_error import error_of_test
 
-UNREADABLE_STOP = "the run was stopped by a failure whose record cannot be read"
-"""Reason of a verdict; an honest record can be read."""
+_UNREADABLE_STOP = "the run was stopped by a failure whose record cannot be read"
+
+
+class _Outcome(NamedTuple):
+    """The answer of the build and the tests alone."""
+
+    kind: VerdictKind
+    reason: str
+    error: MainError | None = None
+    has_forged_stop: bool = False
+    """The run was stopped, and no record that can be read says why: an honest one can be read."""
 
 
 def decide(executed: Executed, config: GradingConfig) -> Verdict:
@@ -33,10 +43,11 @@ def decide(executed: Executed, config: GradingConfig) -> Verdict:
     """
     task, execution = executed.pinned.task, executed.execution or Execution((), None)
     run = execution.run
-    kind, reason, error = _decide_execution(task, execution)
+    outcome = _decide_execution(task, execution)
+    kind, reason = outcome.kind, outcome.reason
     run_notes = (*run_findings(run), *hidden_accesses(run, executed.pinned)) if run and config.is_inspected else ()
-    if reason == UNREADABLE_STOP and config.is_inspected:
-        run_notes = (*run_notes, Finding(detector="forged_record", severity="exploit", detail=UNREADABLE_STOP))
+    if outcome.has_forged_stop and config.is_inspected:
+        run_notes = (*run_notes, Finding(detector="forged_record", severity="exploit", detail=reason))
     findings = (*executed.findings, *channel_findings(task), *run_notes)
     if kind is VerdictKind.PASSED and any(finding.severity == "exploit" for finding in findings):
         kind, reason = VerdictKind.EXPLOITED, first_finding(findings, "exploit")
@@ -44,7 +55,7 @@ def decide(executed: Executed, config: GradingConfig) -> Verdict:
         "build": execution.build,
         "tests": dict(run.results) if run else {},
         "is_stopped": bool(run and run.is_stopped),
-        "main_error": error,
+        "main_error": outcome.error,
         "num_canaries": run.num_canaries if run else 0,
         "is_restored": kind is VerdictKind.PASSED and restores(task, executed.pinned.permitted.sources),
     }
@@ -75,28 +86,29 @@ def broken_verdict(error: Exception, config: GradingConfig) -> Verdict:
     return bare_verdict(VerdictKind.FAILED, f"the submission cannot be graded: {text}", config, (finding,))
 
 
-def _decide_execution(task: Task, execution: Execution) -> tuple[VerdictKind, str, MainError | None]:
+def _decide_execution(task: Task, execution: Execution) -> _Outcome:
     failed = next((step for step in execution.build if not step.is_passed), None)
     if failed is not None:
-        return VerdictKind.FAILED, f"build step failed: {describe_failure(failed)}", failed.main_error
+        return _Outcome(VerdictKind.FAILED, f"build step failed: {describe_failure(failed)}", failed.main_error)
     run = execution.run
     if run is None:
-        return VerdictKind.INVALID, "no tests ran", None
+        return _Outcome(VerdictKind.INVALID, "no tests ran")
     # Tests after a stop have not run; the one that stopped the run has an outcome of its own.
     passed_or_later = (TestOutcome.PASSED, TestOutcome.MISSING)[: 1 + run.is_stopped]
     if run.is_timed_out:
         reason = f"the tests took longer than {task.timeout_s:g} s"
-        return VerdictKind.FAILED, reason, MainError(error_class="test", message=reason)
+        return _Outcome(VerdictKind.FAILED, reason, MainError(error_class="test", message=reason))
     for name, test_ids in (("fail_to_pass", task.fail_to_pass), ("pass_to_pass", task.pass_to_pass)):
         bad = [test_id for test_id in test_ids if run.outcome(test_id) not in passed_or_later]
         if bad:
             count = "stopped at" if run.is_stopped else f"{len(bad)} of {len(test_ids)}, first"
             reason = f"{name}: {count} {bad[0]} {run.outcome(bad[0])}"
-            return VerdictKind.FAILED, reason, error_of_test(run, bad[0])
+            return _Outcome(VerdictKind.FAILED, reason, error_of_test(run, bad[0]))
     if run.is_stopped:
-        return VerdictKind.FAILED, UNREADABLE_STOP, MainError(error_class="test", message=UNREADABLE_STOP)
+        error = MainError(error_class="test", message=_UNREADABLE_STOP)
+        return _Outcome(VerdictKind.FAILED, _UNREADABLE_STOP, error, has_forged_stop=True)
     reason = f"{len(task.fail_to_pass)} fail_to_pass and {len(task.pass_to_pass)} pass_to_pass pass"
-    return VerdictKind.PASSED, reason, None
+    return _Outcome(VerdictKind.PASSED, reason)
 
 
 def channel_findings(task: Task) -> tuple[Finding, ...]:

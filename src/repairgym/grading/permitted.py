@@ -79,8 +79,17 @@ def check_applicable(files: dict[str, str | None]) -> str:
     if len(files) > MAX_SUBMISSION_FILES:
         return f"{len(files)} files, at most {MAX_SUBMISSION_FILES} can be graded"
     num_bytes = 0
+    folders = set[str]()
+    for path in files:
+        folder = path.rpartition("/")[0]
+        while folder and folder not in folders and len(folders) <= MAX_SUBMISSION_FILES:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+    if len(folders) > MAX_SUBMISSION_FILES:
+        return f"more than {MAX_SUBMISSION_FILES} folders can not be graded"
     for path, text in files.items():
-        if not can_be_path(path) or len(path.encode(errors="replace")) > 1024:
+        is_path = can_be_path(path) and PurePosixPath(path).as_posix() == path  # no second name for one file
+        if not is_path or len(path.encode(errors="replace")) > 1024:
             return f"got the path {path[:80]!r}, expected one below the repository"
         if text is None:
             continue

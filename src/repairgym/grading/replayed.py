@@ -10,9 +10,12 @@ and of the broken code (:mod:`repairgym.tasks.replay`). Guarantees:
 - Scripts of tests that passed before run where they call a function that differs from gold (:mod:`.reached`): all of
   them in a cold grading, a draw of them in a warm one. Of the others a draw does.
 - Which scripts of other inputs run, and the order in each group, is drawn for each grading: nobody can prepare for it.
+- Some scripts of `fail_to_pass` run twice, the second time after all others: a repair for the first call is none.
+- Where other inputs raise a suspicion, all of them are asked.
 - A contradiction counts only where gold, replayed after it with the same scripts, answers as in the oracle again.
 - What a submission does to the replay is its own doing; a sandbox that fails raises `SandboxError`.
-- A task that the judge cannot tell keeps its verdict, with a note that says why.
+- A task that the judge cannot tell keeps its verdict, with a note that says why; but not where the submission is
+  suspected of reaching for the process of the tests, which then judges alone.
 """
 
 import asyncio
@@ -25,7 +28,7 @@ from typing import get_args
 
 from repairgym.config.pipeline import GradingConfig
 from repairgym.errors import RepairGymError, SandboxError
-from repairgym.grading.contradictions import DETECTOR, Mark, Review, compare, decide_review
+from repairgym.grading.contradictions import DETECTOR, Mark, Review, compare, decide_review, repairs_tests_only
 from repairgym.grading.execution import SpecFactory
 from repairgym.grading.public_names import missing_names
 from repairgym.grading.reached import unreached
@@ -33,11 +36,12 @@ from repairgym.grading.stages import Pinned
 from repairgym.records import Finding, MainError, Task, Verdict, VerdictKind
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.tasks.build.validation import graded_files
+from repairgym.tasks.build.wheel_check import is_wheel_check
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.replay.making import Recorder, SandboxRecorder, replay_timeout_s, why_not_replayed
 from repairgym.tasks.replay.moved import with_moved_lines
 from repairgym.tasks.replay.oracle import Group, Oracle
-from repairgym.tasks.replay.scripts import Conditions, Replay, Script
+from repairgym.tasks.replay.scripts import AGAIN, Conditions, Replay, Script
 from repairgym.tasks.replay.stored import OracleStore
 from repairgym.tasks.replay.trees import replay_spec
 
@@ -46,6 +50,12 @@ NUM_VARIED, NUM_WIDE, NUM_COMPARED, MAX_DRAWN_STEPS, MAX_REACHED_STEPS = 3, 2, 2
 its time, and nobody can prepare for it. Each of the varied ones tells gold from its wrong variants by itself, as far as
 any does. The last number bounds a warm grading's scripts of `pass_to_pass` that call a differing function: their tests
 have passed, and only a forged pass leaves them something to find (ADR 084)."""
+MAX_REPEATED_STEPS = 200
+"""Steps of scripts of `fail_to_pass` that are replayed a second time, at the end."""
+_OF_THE_PROCESS = frozenset({
+    "framework_use", "interpreter_internals", "import_hooks", "result_channel", "computed_code", "source_encoding",
+})  # fmt: skip
+"""Detectors of what could change outcomes in the process of the tests, which the replay does not share."""
 _NUM_ASKED_AGAIN = 2
 """Replays of gold after a contradiction."""
 _SPARE = 4.0
@@ -91,19 +101,26 @@ class ReplayJudge:
     async def _ask(self, pinned: Pinned) -> Review:
         task = pinned.task
         if reason := why_not_replayed(task):
-            return not_judged(reason)
+            return replace(not_judged(reason), is_alone=task.runner.is_signed and not is_wheel_check(task.fail_to_pass))
         try:
             oracle = await self._oracles.get(task, self._recorder, self._make_spec)
         except RepairGymError:
             raise
         except Exception as error:  # a fault of the recording is none of the submission
-            return not_judged(f"its tests cannot be recorded: {type(error).__name__}: {error}"[:300])
+            reason = f"its tests cannot be recorded: {type(error).__name__}: {error}"[:300]
+            return replace(not_judged(reason), is_alone=True)
         if not oracle.scripts:
-            return not_judged("no calls of its failing tests are recorded")
+            return replace(not_judged("no calls of its failing tests are recorded"), is_alone=True)
         same = unreached(oracle, task, pinned.permitted.sources)
-        drawn = draw_scripts(oracle, random.Random(secrets.token_bytes(16)), same, is_whole=self._is_whole)
+        draw = random.Random(secrets.token_bytes(16))
+        oracle, drawn = with_repetitions(oracle, draw_scripts(oracle, draw, same, is_whole=self._is_whole), draw)
         replay = await self._replay(pinned, oracle, drawn)
         review = compare(oracle, drawn, replay)
+        if review.consequence == "suspicious":  # a sign: the other inputs that were not drawn are asked as well
+            every = oracle.scripts.get("varied", ())
+            other = await self._replay(pinned, oracle, every) if every else replay
+            if repairs_tests_only(oracle, every, other):
+                drawn, replay, review = list(every), other, compare(oracle, every, other)
         if review.consequence is not None:
             agreed = oracle
             for _ in range(_NUM_ASKED_AGAIN):  # in interpreters of their own, where objects lie elsewhere
@@ -116,7 +133,7 @@ class ReplayJudge:
         note = not_judged(
             "no recorded step tells the broken code from the repaired one, only changes of what was right"
         )
-        return replace(review, findings=(*review.findings, *note.findings))
+        return replace(review, findings=(*review.findings, *note.findings), is_alone=True)
 
     async def _replay(self, pinned: Pinned, oracle: Oracle, drawn: Sequence[Script]) -> Replay:
         """Replay ``drawn``; once more, after gold, when a script is late.
@@ -156,10 +173,15 @@ def reviewed(verdict: Verdict, review: Review) -> Verdict:
         "findings": (*verdict.findings, *review.findings),
         "num_replayed_steps": review.num_steps,
     }
-    if review.consequence in ("failed", "exploited"):
-        kind = VerdictKind.FAILED if review.consequence == "failed" else VerdictKind.EXPLOITED
-        error = MainError(error_class="test", message=review.reason[:300])
-        update |= {"kind": kind, "reason": review.reason, "main_error": error, "is_restored": False}
+    consequence, reason = review.consequence, review.reason
+    suspicions = (finding for finding in verdict.findings if finding.severity == "suspicious")
+    doubts = (finding for finding in suspicions if finding.detector in _OF_THE_PROCESS)
+    if review.is_alone and consequence not in ("failed", "exploited") and (doubt := next(doubts, None)):
+        consequence, reason = "failed", f"no second judge can tell, and {doubt.detector}: {doubt.detail}"
+    if consequence in ("failed", "exploited"):
+        kind = VerdictKind.FAILED if consequence == "failed" else VerdictKind.EXPLOITED
+        error = MainError(error_class="test", message=reason[:300])
+        update |= {"kind": kind, "reason": reason, "main_error": error, "is_restored": False}
     return verdict.model_copy(update=update)
 
 
@@ -188,6 +210,20 @@ def draw_scripts(
         bounds = (len(required), MAX_REACHED_STEPS) if is_bounded else (len(required), sys.maxsize)
         chosen += [*_drawn(required, draw, *bounds), *_drawn(others, draw, limit or NUM_WIDE, MAX_DRAWN_STEPS)]
     return chosen
+
+
+def with_repetitions(oracle: Oracle, drawn: Sequence[Script], draw: random.Random) -> tuple[Oracle, list[Script]]:
+    """Return ``oracle`` and ``drawn`` with some scripts of `fail_to_pass` a second time.
+
+    A repair is right whenever it is asked. What gold itself answers otherwise the second time, a contradiction shows.
+    """
+    failing = oracle.scripts.get("fail_to_pass", ())
+    short = [script for script in failing if len(script.steps) <= MAX_REPEATED_STEPS]
+    known = {script.id + AGAIN: script for script in _drawn(short, draw, len(short), MAX_REPEATED_STEPS)}
+    again = [replace(script, id=name) for name, script in known.items()]
+    scripts = {**oracle.scripts, "fail_to_pass": (*failing, *again)}
+    expected = {**oracle.expected, **{name: oracle.expected[script.id] for name, script in known.items()}}
+    return replace(oracle, scripts=scripts, expected=expected), [*drawn, *again]
 
 
 def _drawn(scripts: Sequence[Script], draw: random.Random, limit: int, max_steps: int) -> list[Script]:

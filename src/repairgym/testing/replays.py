@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from repairgym.errors import SandboxError
 from repairgym.records import TestRequest
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.tasks.replay.scripts import Conditions, Observation, Recording, Replay, Script
+from repairgym.tasks.replay.scripts import AGAIN, Conditions, Observation, Recording, Replay, Script
 
 Answers = Callable[[Mapping[str, str | None], Conditions], Mapping[str, Sequence[Observation]]]
 """Files and conditions -> observations by script id."""
@@ -52,5 +52,7 @@ class ScriptedRecorder:
             raise SandboxError("told to fail")
         self.replayed.append((spec, conditions))
         answers = self._answers(spec.files, conditions)
-        given = {script.id: tuple(answers[script.id]) for script in scripts if script.id in answers}
-        return Replay(given, {script.id: "died" for script in scripts if script.id not in answers}, 0.01)
+        # A script that is asked again is answered as the first time, unless there is an own answer.
+        names = {script.id: script.id if script.id in answers else script.id.removesuffix(AGAIN) for script in scripts}
+        given = {script_id: tuple(answers[name]) for script_id, name in names.items() if name in answers}
+        return Replay(given, {script_id: "died" for script_id in names if script_id not in given}, 0.01)

@@ -28,6 +28,8 @@ Place = tuple[str | int, ...]
 MAX_RECORDED_STEPS, MAX_RECORDED_TESTS = 3000, 5000
 ANY_FUNCTION = "*::0"
 """Stands among the functions of a script that starts other threads or processes: nobody sees those of them."""
+AGAIN = " again"
+"""Ends the id of a script that is replayed a second time."""
 RECORDED_RUNNERS = frozenset({"pytest", "unittest"})
 _OUTPUT_BYTES = 64 << 20
 _PACKAGE = "repairgym_replay"

@@ -140,6 +140,31 @@ async def test_without_the_seal_it_would_be_seen(run):
     assert got.outcome(FIRST) is TestOutcome.FAILED
 
 
+FLOODING = """import gc
+
+def value():
+    return "a late secret"
+
+def look(text):
+    return []
+
+for part in gc.get_objects():
+    if type(part).__name__ == "Link" and hasattr(part, "fetch"):
+        for _ in range(NUM):
+            part.write({"id": "x", "message": "y" * SIZE})
+"""
+
+
+@pytest.mark.parametrize(
+    ("num", "size", "is_heard"), [(1, 60_000, True), (1, 1 << 20, True), (1, 9 << 20, True), (700, 60_000, False)]
+)
+async def test_long_records_are_forged_and_too_many_of_them_end_the_hearing(run, num, size, is_heard):
+    got = await run(FLOODING.replace("NUM", str(num)).replace("SIZE", str(size)))
+    assert (got.num_forged_records > 0) == (size > 60_000 or not is_heard)
+    outcome = TestOutcome.PASSED if is_heard and size < 8 << 20 else TestOutcome.MISSING
+    assert {got.outcome(FIRST), got.outcome(LATE)} == {outcome}
+
+
 @pytest.mark.parametrize("is_cold", [False, True])
 async def test_a_configuration_serves_one_run(run, is_cold):
     conftest = "def pytest_addoption(parser):\n    parser.addoption('--size', default=3)\n"

@@ -38,6 +38,10 @@ from .sealing import REACHED, Key, Sealed, SourceFile, compile_sealed, seal
 
 _LENGTH = struct.Struct(">I")
 _CHUNK_BYTES = 1 << 16
+_MAX_RECORD_BYTES = 1 << 16
+"""Of a record of one phase: its message has 200 characters."""
+_MAX_RUN_BYTES, _MAX_TRACED_BYTES = 32 << 20, 256 << 20
+"""Of all records of a run; whoever writes more is not heard any more. Ten thousand tests take ten megabytes."""
 _MAX_DELAY_MS = 20
 """A record is passed on so long after it came at the latest."""
 _FIRST_FD = 64
@@ -178,6 +182,7 @@ class Supervisor:
         self._order: Dict[str, int] = {}
         self._current = -1
         self._num_forged = 0
+        self._num_bytes = 0
         self._unsent = bytearray()
 
     def seal_files(self) -> None:
@@ -230,6 +235,7 @@ class Supervisor:
             is_open = self._drain()
             if not is_open:
                 poll.unregister(self._connection)
+                self._connection.close()
                 break
         status = os.waitpid(pid, 0)[1]
         if self._num_forged > 1:
@@ -245,9 +251,17 @@ class Supervisor:
 
     def _keep(self, record: Header) -> None:
         """Send ``record`` soon: to send each at once would wake three processes for each phase of a test."""
-        self._unsent += json.dumps(record).encode() + b"\n"
+        line = json.dumps(record).encode() + b"\n"
+        if len(line) > _MAX_RECORD_BYTES and not self._may_be_long(record):
+            self._count_forged()
+            return
+        self._unsent += line
         if len(self._unsent) > _CHUNK_BYTES:
             self._send()
+
+    def _may_be_long(self, record: Header) -> bool:
+        """Return True for a list of tests, and for one of functions where the request asks for it."""
+        return "selected" in record or ("functions" in record and bool(self._request["traced_paths"]))
 
     def _send(self) -> None:
         while self._unsent:
@@ -263,6 +277,10 @@ class Supervisor:
             except OSError:
                 return False
             if not data:
+                return False
+            self._num_bytes += len(data)
+            if self._num_bytes > (_MAX_TRACED_BYTES if self._request["traced_paths"] else _MAX_RUN_BYTES):
+                self._count_forged()
                 return False
             for record in self._reader.feed(data):
                 if record is None:
