@@ -1,4 +1,4 @@
-"""What no pre-training corpus may hold: the packages of the catalogues and the projects of SWE-bench.
+"""Names and digests that no pre-training corpus may hold: the packages of the catalogues and the projects of SWE-bench.
 
 Reads the shipped catalogues and, through the layer store, the pinned releases of their validation and test packages;
 makes names and digests that the corpora leave out.
