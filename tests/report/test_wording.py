@@ -96,6 +96,19 @@ def test_the_limits_hold_packages_real_bugs_and_one_pair_of_error_rates(syntheti
     assert re.search(r"\d+ of 10 samples passed", " ".join(limits))
 
 
+def test_few_iterations_of_rl_are_told_first(store, verdicts):
+    passed, failed = verdicts
+    for step in range(2):
+        store.add_metrics("rl", step, {"rollout/reward_mean": 0.5})
+    clear = difference(passed, failed)
+    summary = summary_with(store, headline=clear, comparisons=(clear,))
+    assert summary.num_rl_iterations == 2
+    few = "RL had 2 iterations of sampling and updates: very few."
+    assert wording.limits(summary)[0] == wording.claims(summary, None, None)[0] == few
+    many = summary.model_copy(update={"num_rl_iterations": 15})
+    assert wording.limits(many)[0] == "RL had 15 iterations of sampling and updates."
+
+
 def rate(num, total):
     return Rate(num=num, total=total, value=num / total, ci_low=0.0, ci_high=0.5)
 

@@ -13,8 +13,10 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 
 import pytest
+from safetensors.torch import load_file
 from starlette.testclient import TestClient
 
+from repairgym.inference.loading import shipped_base
 from repairgym.ledger import Parent
 from repairgym.report.html import write_report
 from repairgym.report.results import Result, read_result
@@ -22,6 +24,7 @@ from repairgym.rollout.store import RunStore
 from repairgym.view.app import create_app
 from repairgym.view.folders import RunFolders, stamp_of
 from repairgym.view.reader import RunReader
+from repairgym.view.setup import read_setup
 from repairgym.view.site import Site
 from repairgym.view.waterfall import waterfall
 
@@ -488,3 +491,15 @@ def test_the_table_of_other_viewers_names_tests_that_exist():
         assert here.strip().startswith("yes") == bool(names), wanted
         assert [name for name in names if f"def {name}(" not in sources] == [], wanted
     assert [wanted.strip() for wanted, here, _ in rows if here.strip().startswith("no")] == ["hosted service"]
+
+
+def test_the_size_of_the_model_stands_in_the_setup(tmp_path):
+    base = tmp_path / "checkpoints" / "base"
+    shutil.copytree(shipped_base(), base)
+    (tmp_path / "checkpoints" / "rl-state").mkdir()
+    RunStore.create(tmp_path / "run.db").close()
+    page = TestClient(create_app(tmp_path), base_url="http://localhost").get(f"/r/{tmp_path.name}/setup").text
+    num = sum(weight.numel() for weight in load_file(base / "model.safetensors").values())
+    assert f"qwen3, {num:,} parameters, 6 layers of 192, 2,048 tokens in its vocabulary" in page
+    (base / "model.safetensors").write_bytes(b"broken")
+    assert read_setup(tmp_path).model == ""

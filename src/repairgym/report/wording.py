@@ -24,6 +24,7 @@ from repairgym.evaluation.stages import (
 from repairgym.evaluation.summary import StageResult, Summary
 from repairgym.rollout.names import CONTINUED, eval_phase
 
+_FEW_ITERATIONS = 5
 _MIN_CLUSTERS = 10
 """With fewer clusters, a cluster bootstrap gives intervals that are too narrow."""
 _NO_BREAK = "\u00a0"
@@ -151,7 +152,7 @@ def _no_headline(unfinished: Sequence[str]) -> str:
 
 def claims(summary: Summary, before: BehaviorMetrics | None, after: BehaviorMetrics | None) -> list[str]:
     """Return the evidence for and against the headline; ``before`` and ``after`` are the behavior of start and end."""
-    sentences = [*_controls(summary), *_packages(summary), *_releases(summary)]
+    sentences = [*_iterations(summary), *_controls(summary), *_packages(summary), *_releases(summary)]
     if before and after:
         sentences += _behavior(before, after)
     final = summary.stage(TREATMENT, MUTATIONS) or summary.stage(START, MUTATIONS)
@@ -165,7 +166,15 @@ def limits(summary: Summary) -> list[str]:
     """Return how far the headline reaches: controls, other packages, real bugs, errors of the verdicts, one seed."""
     if summary.headline is None:
         return []
-    return [*_controls(summary), *_packages(summary), *_releases(summary), *_verdicts(summary), SINGLE_RUN]
+    rest = [*_packages(summary), *_releases(summary), *_verdicts(summary), SINGLE_RUN]
+    return [*_iterations(summary), *_controls(summary), *rest]
+
+
+def _iterations(summary: Summary) -> Iterator[str]:
+    num = summary.num_rl_iterations
+    if num:
+        iterations = f"{num} iteration{'s' if num > 1 else ''}"
+        yield f"RL had {iterations} of sampling and updates{'' if num > _FEW_ITERATIONS else ': very few'}."
 
 
 def _verdicts(summary: Summary) -> Iterator[str]:
@@ -209,7 +218,7 @@ def _packages(summary: Summary) -> Iterator[str]:
     if gain is None or gain.num_clusters is None or gain.cluster_ci_low is None or gain.cluster_ci_high is None:
         return
     spans = gain.cluster_ci_low <= 0 <= gain.cluster_ci_high
-    meaning = "which includes zero: other packages may show no gain" if spans else "which excludes zero"
+    meaning = "which includes zero: for other packages no difference is shown" if spans else "which excludes zero"
     caution = "; so few packages make it too narrow" if gain.num_clusters < _MIN_CLUSTERS else ""
     yield (
         f"Resampling the {gain.num_clusters} packages instead of the tasks gives an interval of "

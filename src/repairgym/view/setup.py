@@ -4,6 +4,8 @@ Reads files of a run folder and its phases; makes plain records. Guarantees: abs
 however large the folder, the work is bounded, and a sum that was cut short says so.
 """
 
+import json
+import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -59,6 +61,8 @@ class Setup:
     is_disk_cut: bool
     log: tuple[str, ...]
     """The last lines."""
+    model: str = ""
+    """Architecture and size of the oldest checkpoint; empty without one that can be read."""
 
     @property
     def num_bytes(self) -> int:
@@ -69,13 +73,16 @@ class Setup:
 def read_setup(folder: Path) -> Setup:
     """Return the circumstances of the run in ``folder``."""
     disk, is_cut = _disk(folder)
+    checkpoints = _checkpoints(folder / CHECKPOINTS_FOLDER)
+    models = (_model(folder / CHECKPOINTS_FOLDER / checkpoint.name) for checkpoint in checkpoints)
     return Setup(
         calls=tuple(read_calls(folder)),
         configs=tuple((name, _text(folder / name)) for name in config_files(folder)),
-        checkpoints=_checkpoints(folder / CHECKPOINTS_FOLDER),
+        checkpoints=checkpoints,
         disk=disk,
         is_disk_cut=is_cut,
         log=tuple(_tail(folder / LOG_FILE)),
+        model=next(filter(None, models), ""),
     )
 
 
@@ -133,6 +140,25 @@ def _checkpoints(folder: Path) -> tuple[Checkpoint, ...]:
                 size, _ = _size(Path(entry.path), _MAX_ENTRIES)
                 checkpoints.append(Checkpoint(entry.name, size, entry.stat().st_mtime))
     return tuple(sorted(checkpoints, key=lambda checkpoint: (checkpoint.time_s, checkpoint.name)))
+
+
+def _model(folder: Path) -> str:
+    """Return architecture and size of a checkpoint; empty for a folder without weights."""
+    try:
+        config = json.loads(_text(folder / "config.json"))
+        num = sum(map(_num_parameters, sorted(folder.glob("*.safetensors"))))
+        shape = f"{config['num_hidden_layers']} layers of {config['hidden_size']}"
+        return f"{config['model_type']}, {num:,} parameters, {shape}, {config['vocab_size']:,} tokens in its vocabulary"
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _num_parameters(path: Path) -> int:
+    """Return the numbers in a file of weights, from its header: 8 bytes of length, then JSON."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(min(length, _MAX_TEXT_BYTES)))
+    return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
 
 
 def _disk(folder: Path) -> tuple[tuple[tuple[str, int], ...], bool]:
