@@ -104,6 +104,7 @@ class RunPages:
             return run.page(
                 "run.html.j2",
                 count=count,
+                num_exported=None if run.reader.chosen is None else len(run.reader.chosen),
                 state=run.state,
                 last_write_s=run.viewed.last_write_s(),
                 result=run.viewed.result,
