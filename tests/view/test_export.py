@@ -69,7 +69,7 @@ def test_a_bounded_export_has_whole_groups_and_counts_of_all(run_folder, tmp_pat
     assert listed.count("<tr data-row>") == 8
     assert "of 24" in " ".join(listed.split())
     assert "Verdicts of 24 trajectories" in (tmp_path / "site" / "index.html").read_text()
-    assert "This export holds 8 of 24 trajectories" in (tmp_path / "site" / "r/small/index.html").read_text()
+    assert "This export holds 8 of 24 trajectories" in (tmp_path / "site" / "index.html").read_text()
 
 
 def test_the_chosen_come_from_every_phase(run_folder):
