@@ -162,6 +162,8 @@ class RecordReader:
         self._number = 0
         self._rest: List[bytes] = []
         self._num_rest_bytes = 0
+        self.is_lost = False
+        """A line had no end: what follows cannot be told from forgeries."""
 
     def feed(self, data: bytes) -> Iterator[Optional[Header]]:
         """Yield the record of each complete line of ``data``; None for a forged one, and for one that has no end."""
@@ -173,6 +175,7 @@ class RecordReader:
         self._num_rest_bytes += len(rest)
         if self._num_rest_bytes > _MAX_LINE_BYTES:
             self._rest, self._num_rest_bytes = [], 0
+            self.is_lost = True
             yield None
         for line in lines:
             head, _, body = line.partition(b" ")

@@ -290,6 +290,8 @@ class Supervisor:
                     self._hand_out(str(record["open"])) if "open" in record else self._pass_on(record)
                 except (AttributeError, KeyError, TypeError):  # no record that a runner writes
                     self._count_forged()
+            if self._reader.is_lost:
+                return False
             if len(data) < _CHUNK_BYTES:
                 return True
 
