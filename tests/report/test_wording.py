@@ -99,7 +99,7 @@ def test_the_limits_hold_packages_real_bugs_and_one_pair_of_error_rates(syntheti
 def test_few_iterations_of_rl_are_told_first(store, verdicts):
     passed, failed = verdicts
     for step in range(2):
-        store.add_metrics("rl", step, {"rollout/reward_mean": 0.5})
+        store.add_metrics("rl", step, {"time/update_s": 0.5})
     clear = difference(passed, failed)
     summary = summary_with(store, headline=clear, comparisons=(clear,))
     assert summary.num_rl_iterations == 2

@@ -8,15 +8,11 @@ the turn itself, never from the verdict or the repair.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from repairgym.agent.tools.roles import DEFAULT_ROLES, is_edit, is_test_run
+from repairgym.agent.tools.roles import is_change, is_edit, is_test_run
 from repairgym.records import Turn
 
 _MAX_UNTESTED_EDITS = 2
 _UNDO, _SUBMIT = "undo", "submit"
-
-
-def _is_change(turn: Turn) -> bool:
-    return is_edit(turn) or (turn.tool in DEFAULT_ROLES.shells and not is_test_run(turn))
 
 
 def _is_untested(before: Sequence[Turn], num_changes: int) -> bool:
@@ -25,7 +21,7 @@ def _is_untested(before: Sequence[Turn], num_changes: int) -> bool:
     for turn in reversed(before):
         if is_test_run(turn):
             return False
-        count += _is_change(turn)
+        count += is_change(turn)
         if count >= num_changes:
             return True
     return False
@@ -51,7 +47,7 @@ def repeats_test(before: Sequence[Turn], turn: Turn) -> bool:
     if not is_test_run(turn):
         return False
     last_test = max((at for at, known in enumerate(before) if is_test_run(known)), default=-1)
-    return last_test >= 0 and not any(_is_change(known) for known in before[last_test:])
+    return last_test >= 0 and not any(is_change(known) for known in before[last_test:])
 
 
 def edits_untested(before: Sequence[Turn], turn: Turn) -> bool:

@@ -32,6 +32,7 @@ from repairgym.config.algorithms import PRESETS
 from repairgym.config.commands import ChangesConfig
 from repairgym.config.learning import AlgorithmConfig, SftConfig, StepDpoConfig
 from repairgym.errors import ConfigError
+from repairgym.sizing.preflight import TrainCommandConfig
 from repairgym.training.run_settings import CallConfig, keep_config
 
 if TYPE_CHECKING:
@@ -230,6 +231,14 @@ def _check_paths(tasks: Path, run: Path, start: Path) -> Path:
     return find_model(start)
 
 
+def _check_recipe(tasks: Path, run: Path, start: Path, config: TrainCommandConfig) -> Path:
+    """Check arguments, contexts and selections of a recipe that samples; return the folder of the model."""
+    model = _check_paths(tasks, run, start)
+    check_contexts(model, config)
+    check_selections(config, tasks)
+    return model
+
+
 def _train_in_rounds(
     name: str,
     recipe: "Callable[[Run], Path]",
@@ -258,9 +267,7 @@ def dagger(tasks: Tasks, run: NewRun, start: Start, config: recipes.DaggerConfig
 
     Example: repairgym train dagger tasks runs/dagger models/base select.num_tasks=64 num_rounds=3
     """
-    model = _check_paths(tasks, run, start)
-    check_contexts(model, config)
-    check_selections(config, tasks)
+    model = _check_recipe(tasks, run, start, config)
     from repairgym.recipes.dagger import dagger
 
     _train_in_rounds("dagger", lambda opened: dagger(opened, config), tasks, run, model, config, config.sft)
@@ -273,9 +280,7 @@ def hints(tasks: Tasks, run: NewRun, start: Start, config: recipes.HintsConfig) 
 
     Example: repairgym train hints tasks runs/hints models/rft select.num_tasks=64 num_forks=2
     """
-    model = _check_paths(tasks, run, start)
-    check_contexts(model, config)
-    check_selections(config, tasks)
+    model = _check_recipe(tasks, run, start, config)
     from repairgym.recipes.hints import hints
 
     _train_in_rounds("hints", lambda opened: hints(opened, config), tasks, run, model, config, config.sft)
@@ -288,9 +293,7 @@ def agent_q(tasks: Tasks, run: NewRun, start: Start, config: recipes.AgentQConfi
 
     Example: repairgym train agent_q tasks runs/q models/rft num_leaves=16 num_rounds=3
     """
-    model = _check_paths(tasks, run, start)
-    check_contexts(model, config)
-    check_selections(config, tasks)
+    model = _check_recipe(tasks, run, start, config)
     from repairgym.recipes.agent_q import agent_q
 
     _train_in_rounds("agent_q", lambda opened: agent_q(opened, config), tasks, run, model, config, config.step_dpo)
@@ -303,9 +306,7 @@ def rl(tasks: Tasks, run: NewRun, start: Start, config: recipes.RlCommandConfig)
 
     Example: repairgym train rl tasks runs/rl models/rft rl.num_groups=16 rl.algorithm.group_size=8
     """
-    model = _check_paths(tasks, run, start)
-    check_contexts(model, config)
-    check_selections(config, tasks)
+    model = _check_recipe(tasks, run, start, config)
     from repairgym.cli.running import import_checkpoint, open_run
     from repairgym.rollout.names import RL
     from repairgym.training.rl_loop import run_rl_stage
@@ -327,9 +328,7 @@ def dapo_two_stage(tasks: Tasks, run: NewRun, start: Start, config: recipes.TwoS
 
     Example: repairgym train dapo_two_stage tasks runs/two models/rft --preset paper_b/two_stage
     """
-    model = _check_paths(tasks, run, start)
-    check_contexts(model, config)
-    check_selections(config, tasks)
+    model = _check_recipe(tasks, run, start, config)
     from repairgym.cli.running import import_checkpoint, open_run
     from repairgym.recipes.dapo_two_stage import dapo_two_stage
 
@@ -349,9 +348,7 @@ def distill_then_grpo(tasks: Tasks, run: NewRun, start: Start, config: recipes.D
 
     Example: repairgym train distill_then_grpo tasks runs/a models/base --preset paper_a/distill_then_grpo
     """
-    model = _check_paths(tasks, run, start)
-    check_contexts(model, config)
-    check_selections(config, tasks)
+    model = _check_recipe(tasks, run, start, config)
     collect = config.collect_rollout or config.rollout
     teacher = find_policy(config.teacher, collect.temperature, config.endpoint)
     from repairgym.cli.running import check_policy, import_checkpoint, open_run

@@ -196,7 +196,7 @@ def build_summary(
         headline=next((comparison for comparison in comparisons if _is_headline(comparison)), None),
         stages=tuple(_stage_results(store, results, tasks or {}, num_resamples)),
         comparisons=comparisons,
-        num_rl_iterations=len(store.metrics(RL, "rollout/reward_mean")),
+        num_rl_iterations=len(store.metrics(RL, "time/update_s")),
         phases=tuple(phases),
         missing=_missing({phase.name: phase.status for phase in phases}),
         wall_s=sum(phase.wall_s for phase in counted),

@@ -152,7 +152,7 @@ def _no_headline(unfinished: Sequence[str]) -> str:
 
 def claims(summary: Summary, before: BehaviorMetrics | None, after: BehaviorMetrics | None) -> list[str]:
     """Return the evidence for and against the headline; ``before`` and ``after`` are the behavior of start and end."""
-    sentences = [*_iterations(summary), *_controls(summary), *_packages(summary), *_releases(summary)]
+    sentences = _reach(summary)
     if before and after:
         sentences += _behavior(before, after)
     final = summary.stage(TREATMENT, MUTATIONS) or summary.stage(START, MUTATIONS)
@@ -166,8 +166,12 @@ def limits(summary: Summary) -> list[str]:
     """Return how far the headline reaches: controls, other packages, real bugs, errors of the verdicts, one seed."""
     if summary.headline is None:
         return []
-    rest = [*_packages(summary), *_releases(summary), *_verdicts(summary), SINGLE_RUN]
-    return [*_iterations(summary), *_controls(summary), *rest]
+    return [*_reach(summary), *_verdicts(summary), SINGLE_RUN]
+
+
+def _reach(summary: Summary) -> list[str]:
+    """Return for what the headline was measured: iterations, controls, other packages, real bugs."""
+    return [*_iterations(summary), *_controls(summary), *_packages(summary), *_releases(summary)]
 
 
 def _iterations(summary: Summary) -> Iterator[str]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from repairgym.agent.recording import normalize
-from repairgym.agent.tools.roles import DEFAULT_ROLES, is_edit, is_test_run
+from repairgym.agent.tools.roles import is_change, is_test_run
 from repairgym.config.algorithms import NoveltyConfig
 from repairgym.learning.rewards import Rewards, is_exploit
 from repairgym.records import Trajectory
@@ -28,7 +28,7 @@ def distinguished_states(episode: Trajectory) -> frozenset[str]:
         if is_test_run(turn):
             if is_changed:
                 digests.add(hashlib.sha256(normalize(turn.observation).encode("utf-8", "surrogateescape")).hexdigest())
-        elif is_edit(turn) or turn.tool in DEFAULT_ROLES.shells:
+        elif is_change(turn):
             is_changed = True
     return frozenset(digests)
 

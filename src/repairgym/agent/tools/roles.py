@@ -37,6 +37,11 @@ def is_test_run(turn: Turn, roles: ToolRoles = DEFAULT_ROLES) -> bool:
     return turn.tool in roles.tests and not turn.error
 
 
+def is_change(turn: Turn, roles: ToolRoles = DEFAULT_ROLES) -> bool:
+    """Return True for a turn that may have changed a file: an edit, or a command that runs no tests."""
+    return is_edit(turn, roles) or (turn.tool in roles.shells and not is_test_run(turn, roles))
+
+
 def is_blind_submit(stop_reason: StopReason, turns: Iterable[Turn], roles: ToolRoles = DEFAULT_ROLES) -> bool:
     """Return True for a submission whose last change was never tested."""
     is_tested = False
