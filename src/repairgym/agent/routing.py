@@ -1,9 +1,9 @@
 """A policy that lets another model act in each situation (after LLM-Ens, arXiv 2505.15306).
 
-Reads the turns of an episode and a `Router`, which `repairgym eval router` has fitted; makes completions of its members.
+Reads the turns of an episode and a `Router`, which `repairgym eval router` has fitted; makes completions of members.
 Guarantees: a situation follows from the turns before alone, never from the verdict or the repair; equal turns are
-routed to the same member, also in a replay; tokens have no policy version, because several policies sampled an episode,
-so that policy gradients reject them.
+routed to the same member, also in a replay; tokens have no policy version, because several policies sampled an
+episode, so that policy gradients reject them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _AFTER_ERROR = ", after an error"
 
 
 def situation(turns: Sequence[Turn]) -> str:
-    """Return what is known behind ``turns``: whether something was changed and tested, and how the last action ended."""
+    """Return what is known behind ``turns``: whether something was changed and tested; an error of the last action."""
     name = _NAMES[final_test_state(turns)] if any(map(is_change, turns)) else "unchanged"
     return name + _AFTER_ERROR if turns and turns[-1].error else name
 

@@ -16,6 +16,7 @@ from repairgym.analysis.behavior import group_by
 from repairgym.errors import InputError
 from repairgym.records import Record, StopReason, Trajectory, VerdictKind
 
+
 class CandidateSubmission(Record):
     """One submission of one task."""
 

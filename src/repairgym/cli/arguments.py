@@ -71,7 +71,7 @@ def is_script(name: str) -> bool:
 
 
 def find_policy(name: str, temperature: float, endpoint: EndpointConfig) -> PolicyRef:
-    """Return a scripted policy, ``openai`` or ``vllm`` for the model of ``endpoint``, the router of a file, or a model."""
+    """Return a scripted policy, ``openai`` or ``vllm`` for the model of ``endpoint``, a file's router, or a model."""
     if is_script(name):
         return PolicyRef(name)
     if name in get_args(ServerProtocol):
@@ -98,7 +98,7 @@ def _find_router(path: Path, temperature: float) -> PolicyRef:
     router = Router.read(path)
     for member in router.members:
         if weights_digest(find_model(member.folder)) != member.weights_digest:
-            raise InputError(f"{path}: the weights in {member.folder} are not those that it was fitted on; fit it again")
+            raise InputError(f"{path}: the weights in {member.folder} are not those it was fitted on; fit it again")
     return PolicyRef(f"router-{router.digest()[:8]}", temperature=temperature, router=router)
 
 

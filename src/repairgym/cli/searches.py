@@ -1,4 +1,4 @@
-"""`repairgym eval search`, `scorer` and `router`: searches by what they spend, chances of choices, models by situation."""
+"""`repairgym eval search`, `scorer`, `router`: searches by what they spend, chances of choices, models by situation."""
 
 from __future__ import annotations
 
@@ -220,7 +220,8 @@ def router(
 
     if len(member) < 2:
         raise InputError(f"got {len(member)} members, expected at least two: --member MODEL=RUN --member MODEL=RUN")
-    members, episodes = [], dict[str, Sequence[Trajectory]]()
+    members: list[Member] = []
+    episodes: dict[str, Sequence[Trajectory]] = {}
     for text in member:
         made, its_episodes = _read_member(text)
         if made.name in episodes:
@@ -252,7 +253,8 @@ def _read_member(text: str) -> tuple[Member, Sequence[Trajectory]]:
     with open_stored(Path(run)) as store:
         phases = list(dict.fromkeys(row.phase for row in store.rows()))
         if not phase and len(phases) != 1:
-            raise InputError(f"{run} has the phases {', '.join(phases) or 'none'}; name one: --member {model}={run}:PHASE")
+            names = ", ".join(phases) or "none"
+            raise InputError(f"{run} has the phases {names}; name one: --member {model}={run}:PHASE")
         stage = phase or phases[0]
         if stage not in phases:
             raise InputError(f"{run} has no phase {stage!r}, only {', '.join(phases) or 'none'}")

@@ -64,7 +64,7 @@ ServerProtocol = Literal["openai", "vllm"]
 
 @dataclass(frozen=True)
 class PolicyRef:
-    """A reference to a policy: a script by name, weights of a folder, a model behind a server, or several by situation."""
+    """A reference to a policy: a script by name, weights of a folder, a model behind a server, or a router."""
 
     name: str
     folder: str = ""

@@ -1,7 +1,8 @@
 """The policies of one process: scripted ones by name, servers, a model's weights kept until others are asked for.
 
-Reads `PolicyRef` records; makes policies. Invariants: one engine per process, and one per member of a router; asking for
-another folder or version swaps its weights between generations; one client per server, with this process's share of the limits.
+Reads `PolicyRef` records; makes policies. Invariants: one engine per process, and one per member of a router; asking
+for another folder or version swaps its weights between generations; one client per server, with this process's share
+of the limits.
 """
 
 import asyncio
