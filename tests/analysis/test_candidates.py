@@ -7,7 +7,6 @@ from scipy import optimize
 from repairgym.analysis.candidates import (
     agreement,
     candidate,
-    final_test_state,
     fit_logistic,
     fit_outcome_scorer,
     patch_digest,
@@ -30,20 +29,6 @@ def test_patches_are_equal_whatever_their_white_space_and_comments():
     assert patch_digest(base) == patch_digest(base + "+# why\n")
     assert patch_digest(base) != patch_digest(base.replace("2", "3"))
     assert patch_digest("") == ""
-
-
-@pytest.mark.parametrize(
-    ("steps", "state"),
-    [([EDIT, PASSED], "passed"), ([EDIT, FAILED], "failed"), ([PASSED, EDIT], "untested"), ([], "untested")],
-)
-def test_final_state_of_the_tests(trajectory_maker, steps, state):
-    assert final_test_state(trajectory_maker(steps=steps).turns) == state
-
-
-def test_a_shell_run_counts_as_the_tests_it_ran(trajectory_maker):
-    for output, state in (("== 3 passed in 0.1s ==", "passed"), ("1 failed, 2 passed in 1s", "failed")):
-        turns = trajectory_maker(steps=[EDIT, ("shell", "python -m pytest -q", output, "")]).turns
-        assert final_test_state(turns) == state
 
 
 def test_log_probs_are_those_of_the_ledger(trajectory_maker):

@@ -40,4 +40,4 @@ def test_each_named_file_and_test_exists(span: str) -> None:
 
 @pytest.mark.parametrize("span", sorted(span for span in SPANS if span.startswith(("rl.", "sft.")) and "=" in span))
 def test_each_named_setting_is_accepted(span: str) -> None:
-    load_config(RlCommandConfig if span.startswith("rl.") else SftCommandConfig, None, [span])
+    load_config(RlCommandConfig if span.startswith("rl.") else SftCommandConfig, None, span.split())

@@ -31,6 +31,7 @@ BATCH = [new_sample(4, "a", [0, 0, 0, 1]), new_sample(1, "a", [0]), new_sample(2
         ("trajectory", [[0.25] * 4, [1.0], [0.5, 0.5]], 3),
         ("turn", [[1 / 6, 1 / 6, 1 / 6, 1 / 2], [1.0], [0.5, 0.5]], 3),
         ("constant", [[1, 1, 1, 1], [1], [1, 1]], 300),
+        ("mode", [[0.5, 0.5, 0.5, 0.5], [1.0], [0.5, 0.5]], 3),
     ],
 )
 def test_denominators_by_hand(denominator: Denominator, weights: list[list[float]], normalizer: float) -> None:
@@ -51,7 +52,27 @@ def test_the_constant_needs_a_budget() -> None:
         weigh(BATCH, "constant")
 
 
-@pytest.mark.parametrize("denominator", ["token", "group", "trajectory", "turn", "constant"])
+@pytest.mark.parametrize("num_thought", [1, 9, 99])
+def test_the_choice_to_think_weighs_the_same_whatever_the_length_of_the_thought(num_thought: int) -> None:
+    batch = [new_sample(1 + num_thought, "a", [0] * (1 + num_thought)), new_sample(2, "a", [0, 0])]
+    (long, short), normalizer = weigh(batch, "mode", mode_weight=0.25)
+    assert normalizer == 2
+    assert (long.weight[1], short.weight[1]) == (0.25, 0.25)
+    assert float(long.weight[2:].sum()) == pytest.approx(1.0)
+    assert short.weight[2] == 1.0
+    # In a mean over the tokens of a trajectory the choice would fade with the thought.
+    (faded, _), _ = weigh(batch, "trajectory")
+    assert faded.weight[1] == pytest.approx(1 / (1 + num_thought))
+
+
+def test_a_turn_whose_first_token_is_not_learned_has_no_choice_of_a_mode() -> None:
+    sample = new_sample(4, "a", [0, 0, 1, 1])
+    sample.weight[1] = 0.0
+    (weighed,), _ = weigh([sample], "mode", mode_weight=0.1)
+    assert weighed.weight.tolist() == pytest.approx([0, 0, 0.5, 0.1, 0.5])
+
+
+@pytest.mark.parametrize("denominator", ["token", "group", "trajectory", "turn", "constant", "mode"])
 def test_a_forked_trajectory_weighs_as_one_that_did_not_fork(denominator: Denominator) -> None:
     forked = [new_sample(3, "a", [0, 0, 0], "t"), new_sample(1, "a", [1], "t"), *BATCH[1:]]
     whole, normalizer = weigh(BATCH, denominator, 100)
@@ -64,7 +85,7 @@ def test_a_forked_trajectory_weighs_as_one_that_did_not_fork(denominator: Denomi
 
 def test_unlearned_tokens_count_nowhere() -> None:
     silent = Sample(np.arange(3, dtype=np.int32), np.zeros(3, np.float32), np.zeros(3, np.float32), 1.0, "c")
-    for denominator in ("token", "group", "trajectory", "turn", "constant"):
+    for denominator in ("token", "group", "trajectory", "turn", "constant", "mode"):
         assert weigh([*BATCH, silent], denominator, 100)[1] == weigh(BATCH, denominator, 100)[1]
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from repairgym.config.algorithms import (
+    AdaptThinkConfig,
     DropMomentConfig,
     PartialCreditConfig,
     StepPenaltyConfig,
@@ -27,6 +28,7 @@ CONFIGS = (
     PartialCreditConfig(),
     SuspiciousDiscountConfig(),
     DropMomentConfig(),
+    AdaptThinkConfig(),
 )
 STEP = ("edit", "@3 < => <=", "@3 x", "")
 PASSED, FAILED, EXPLOITED, INVALID = VerdictKind
@@ -153,7 +155,7 @@ def test_no_exploit_is_rewarded_and_invalid_is_no_number(config, task, member):
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: f"{config.type}-{getattr(config, 'mode', '')}")
 def test_a_short_honest_success_beats_every_failure(config, task, member):
     rewards = shaped(config, task, [member(PASSED, 9), member(FAILED, 9), member(FAILED, 40)])
-    assert rewards[0] == 1.0 > max(rewards[1:])
+    assert rewards[0] >= 1.0 > max(rewards[1:])
 
 
 def test_shaped_rewards_follow_from_what_is_stored(task, member, store):
@@ -214,3 +216,22 @@ def test_a_success_with_a_drop_moment_is_worth_less(trajectory_maker, task):
     assert shaping(task, [group[2], group[5]]) == (1.0, None)
     with pytest.raises(ConfigError, match="drop_moment"):
         shaping(task, [visit("a", "s", PASSED), trajectory_maker("b", kind=FAILED)])
+
+
+def test_turns_without_a_thought_earn_a_bonus_below_a_success(trajectory_maker, task):
+    thought, short = ("<think>so</think>edit", "a", "", ""), ("<think>\n\n</think>edit", "a", "", "")
+    steps = {"thinks": (thought, thought), "mixed": (thought, short), "short": (STEP, short)}
+    group = [
+        trajectory_maker(f"{name}{kind}", "a", steps=told, kind=kind)
+        for kind in (PASSED, FAILED)
+        for name, told in steps.items()
+    ]
+    rewards = make_shaping(AdaptThinkConfig(bonus=0.1), 30)(task, group)
+    assert rewards == pytest.approx((1.0, 1.05, 1.1, 0.0, 0.05, 0.1))
+    assert make_shaping(AdaptThinkConfig(), 30)(task, [trajectory_maker("none", "a", steps=(), kind=FAILED)]) == (0.0,)
+
+
+def test_a_bonus_for_no_thought_needs_thoughts():
+    with pytest.raises(ConfigError, match=r"pipeline\.thinking='off'"):
+        load_config(RlCommandConfig, None, ["rl.reward.type=adapt_think"])
+    load_config(RlCommandConfig, None, ["rl.reward.type=adapt_think", "rollout.pipeline.thinking=kept"])

@@ -7,21 +7,14 @@ the fit is deterministic and converges, because the ridge term makes it strictly
 
 import hashlib
 import math
-import re
 from collections.abc import Collection, Iterable, Sequence
-from typing import Literal
 
 import numpy as np
 
-from repairgym.agent.tools.roles import is_edit, is_test_run
+from repairgym.agent.tools.roles import TestState, final_test_state
 from repairgym.analysis.behavior import group_by
 from repairgym.errors import InputError
-from repairgym.records import Record, StopReason, Trajectory, Turn, VerdictKind
-
-TestState = Literal["passed", "failed", "untested"]
-
-_PASSED = re.compile(r"^passed \d|\b\d+ passed\b|^build passed|\bBUILD SUCCESS", re.MULTILINE)
-_NOT_PASSED = re.compile(r"\b[1-9]\d* (failed|errors?)\b|^failed \d|BUILD FAILED", re.MULTILINE)
+from repairgym.records import Record, StopReason, Trajectory, VerdictKind
 
 
 class CandidateSubmission(Record):
@@ -65,17 +58,6 @@ def candidate(trajectory: Trajectory) -> CandidateSubmission:
         num_errors=sum(bool(turn.error) for turn in trajectory.turns),
         is_submitted=trajectory.stop_reason is StopReason.SUBMITTED,
     )
-
-
-def final_test_state(turns: Sequence[Turn]) -> TestState:
-    """Return the state of the tests as the agent knew it at the end."""
-    for turn in reversed(turns):
-        if is_edit(turn):
-            return "untested"
-        if is_test_run(turn):
-            text = turn.observation
-            return "passed" if _PASSED.search(text) and not _NOT_PASSED.search(text) else "failed"
-    return "untested"
 
 
 def patch_digest(patch: str) -> str:

@@ -71,13 +71,15 @@ def is_script(name: str) -> bool:
 
 
 def find_policy(name: str, temperature: float, endpoint: EndpointConfig) -> PolicyRef:
-    """Return a scripted policy by name, ``openai`` or ``vllm`` for the model of ``endpoint``, or a model."""
+    """Return a scripted policy, ``openai`` or ``vllm`` for the model of ``endpoint``, a file's router, or a model."""
     if is_script(name):
         return PolicyRef(name)
     if name in get_args(ServerProtocol):
         endpoint.require_server()
         full_name = f"{name}-{endpoint.model.replace('/', '_')}"
         return PolicyRef(full_name, "", 0, temperature, cast(ServerProtocol, name), endpoint)
+    if name.endswith(".json"):
+        return _find_router(Path(name), temperature)
     try:
         folder = find_model(name)
     except ModelFolderError as error:
@@ -88,8 +90,22 @@ def find_policy(name: str, temperature: float, endpoint: EndpointConfig) -> Poli
     return PolicyRef(Path(name).name, str(folder), 0, temperature)
 
 
+def _find_router(path: Path, temperature: float) -> PolicyRef:
+    """Return the policy of a router's file; InputError where a member's weights are not those that it was fitted on."""
+    from repairgym.agent.routing import Router
+    from repairgym.training.evaluate import weights_digest
+
+    router = Router.read(path)
+    for member in router.members:
+        if weights_digest(find_model(member.folder)) != member.weights_digest:
+            raise InputError(f"{path}: the weights in {member.folder} are not those it was fitted on; fit it again")
+    return PolicyRef(f"router-{router.digest()[:8]}", temperature=temperature, router=router)
+
+
 def tokenizer_folder(model: Path | None, ref: PolicyRef | None = None) -> Path:
     """Return the folder with the tokenizer: ``model``, else that of the policy, else the shipped base."""
     if model:
         return resolve_model(str(model))
+    if ref and ref.router:
+        return Path(ref.router.members[0].folder)
     return Path(ref.folder) if ref and ref.folder else shipped_base()

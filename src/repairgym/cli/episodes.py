@@ -72,7 +72,7 @@ def rollout(
     """
     ref = find_policy(policy, config.rollout.temperature, config.endpoint)
     check_tasks(tasks), check_new_run(run)
-    check_branches(config, branch, is_script=not (ref.folder or ref.endpoint))
+    check_branches(config, branch, is_script=not (ref.folder or ref.endpoint or ref.router))
     from repairgym.cli.running import check_policy, describe_missing_oracles, open_run
     from repairgym.training.run_settings import CallConfig
 

@@ -17,7 +17,7 @@ from repairgym.cli.arguments import check_new_run, check_tasks, find_policy, loa
 from repairgym.cli.eval_checks import contamination, merge, variance
 from repairgym.cli.options import AsJson, NewRun, RunFolder, Tasks, TasksOption, Tokenizer, configured, print_json
 from repairgym.cli.preflights import show_selection
-from repairgym.cli.searches import scorer, search
+from repairgym.cli.searches import router, scorer, search
 from repairgym.config.commands import AuditConfig, DataFilesConfig, EvalCommandConfig, ExploitStudyConfig, MatrixConfig
 from repairgym.config.loading import to_toml
 from repairgym.config.rollout import RolloutConfig
@@ -34,6 +34,7 @@ MATRIX_FOLDER = "matrix"
 app = typer.Typer(help="Measure Pass@1 and Pass@k, with their uncertainty.", no_args_is_help=True, add_completion=False)
 app.command()(search)
 app.command()(scorer)
+app.command()(router)
 
 app.command()(variance)
 app.command()(merge)

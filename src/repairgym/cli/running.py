@@ -97,6 +97,8 @@ def check_policy(ref: PolicyRef, model: Path, rollout: RolloutConfig) -> None:
 
     Scripts have no context. A line names what an engine needs, or which of its settings a server makes idle.
     """
+    if ref.router is not None and rollout.scaffold == "external":
+        raise ConfigError("a router reads the turns of a pipeline; leave rollout.agent.type=external out")
     if ref.endpoint is not None:
         _say(rollout.describe_idle_engine(ref.protocol))
     elif ref.folder:

@@ -1,4 +1,4 @@
-"""`repairgym eval search` and `repairgym eval scorer`: searches by what they spend, and chances of their choices."""
+"""`repairgym eval search`, `scorer`, `router`: searches by what they spend, chances of choices, models by situation."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from repairgym.cli.arguments import load_tasks, open_stored
+from repairgym.cli.arguments import find_model, load_tasks, open_stored
 from repairgym.cli.options import AsJson, RunFolder, Tasks, TasksOption, print_json
 from repairgym.config.commands import GradeCommandConfig
 from repairgym.errors import InputError
 from repairgym.records import Task
 
 if TYPE_CHECKING:
+    from repairgym.agent.routing import Member, Router
     from repairgym.analysis.tables import Table
+    from repairgym.records import Trajectory
     from repairgym.solving.comparing import SearchCurve, Unit, Verdicts
     from repairgym.solving.scoring import Calibration
     from repairgym.solving.search import Solution
@@ -196,3 +198,89 @@ def scorer(
         print_json(result)
     else:
         typer.echo("\n".join(lines))
+
+
+def router(
+    out: Annotated[Path, typer.Argument(help="File to write; it is a policy of rollout, eval run and solve.")],
+    member: Annotated[
+        list[str],
+        typer.Option(help="MODEL=RUN or MODEL=RUN:PHASE: a model folder and its graded episodes; at least two."),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Fit which of several models acts in which situation, on episodes of training and validation packages.
+
+    Example: repairgym eval router router.json --member models/rft=runs/rft --member models/rl=runs/rl
+
+    Example: repairgym eval run tasks runs/routed --policy router.json select.splits=test
+    """
+    from repairgym.analysis.routing import fit_router
+    from repairgym.cli.display import print_results, rows_of
+    from repairgym.tasks.layers.atomic_write import written_whole
+
+    if len(member) < 2:
+        raise InputError(f"got {len(member)} members, expected at least two: --member MODEL=RUN --member MODEL=RUN")
+    members: list[Member] = []
+    episodes: dict[str, Sequence[Trajectory]] = {}
+    for text in member:
+        made, its_episodes = _read_member(text)
+        if made.name in episodes:
+            raise InputError(f"two members are named {made.name!r}; rename a model folder")
+        members.append(made)
+        episodes[made.name] = its_episodes
+    _check_vocabularies(members)
+    fitted = fit_router(members, episodes)
+    with written_whole(out) as file:
+        file.write(fitted.model_dump_json(indent=2).encode())
+    tables, sentences = [_router_table(fitted)], [f"best single member: {fitted.best}", f"router: {out}"]
+    if as_json:
+        print_json({"best": fitted.best, "choices": fitted.choices, "tables": rows_of(tables)})
+        return
+    print_results(tables, sentences)
+
+
+def _read_member(text: str) -> tuple[Member, Sequence[Trajectory]]:
+    """Return a member and its episodes on packages that are not held out."""
+    from repairgym.agent.routing import Member
+    from repairgym.training.evaluate import weights_digest
+
+    model, _, stored = text.partition("=")
+    run, _, phase = stored.partition(":")
+    if not model or not run:
+        raise InputError(f"got --member {text!r}, expected MODEL=RUN or MODEL=RUN:PHASE")
+    folder = find_model(model).absolute()
+    known = load_tasks(Path(run) / "tasks")
+    with open_stored(Path(run)) as store:
+        phases = list(dict.fromkeys(row.phase for row in store.rows()))
+        if not phase and len(phases) != 1:
+            names = ", ".join(phases) or "none"
+            raise InputError(f"{run} has the phases {names}; name one: --member {model}={run}:PHASE")
+        stage = phase or phases[0]
+        if stage not in phases:
+            raise InputError(f"{run} has no phase {stage!r}, only {', '.join(phases) or 'none'}")
+        episodes = [it for it in store.trajectories(phase=stage) if _is_open(known.get(it.task_id))]
+    return Member(name=folder.name, folder=str(folder), weights_digest=weights_digest(folder)), episodes
+
+
+def _is_open(task: Task | None) -> bool:
+    """Return True for a task that a choice may be made on."""
+    return task is not None and task.split != "test"
+
+
+def _check_vocabularies(members: Sequence[Member]) -> None:
+    first = members[0]
+    for other in members[1:]:
+        if (Path(first.folder) / "tokenizer.json").read_bytes() != (Path(other.folder) / "tokenizer.json").read_bytes():
+            raise InputError(f"{first.name} and {other.name} have different tokenizers; a router needs one vocabulary")
+
+
+def _router_table(fitted: Router) -> Table:
+    from repairgym.analysis.tables import table
+
+    rows = [
+        (at, name, cell.num_episodes, cell.num_passed, cell.value, fitted.choices[at] == name)
+        for at, cells in fitted.table.items()
+        for name, cell in cells.items()
+    ]
+    columns = ("situation", "member", "num_episodes", "num_passed", "value", "is_chosen")
+    return table("router", "Members by situation", columns, rows)

@@ -13,8 +13,8 @@ from repairgym.records import Record
 
 MeanDenominator = Literal["token", "group", "trajectory", "turn"]
 """Divisor that turns the sum over tokens into a mean; equations: `learning/denominators.py`."""
-Denominator = MeanDenominator | Literal["constant"]
-"""`MeanDenominator` or the constant of Dr. GRPO, which needs a budget."""
+Denominator = MeanDenominator | Literal["constant", "mode"]
+"""`MeanDenominator`, the constant of Dr. GRPO, which needs a budget, or DeGRPO's two means, which need a weight."""
 
 
 def _check_bounds(config: Any) -> Any:
@@ -191,6 +191,20 @@ class GrpoLossConfig(_ClippedLossConfig):
     """``turn``: means of turns first (paper B, equation 7)."""
 
 
+class DegrpoLossConfig(_ClippedLossConfig):
+    """GRPO whose choice to think or not is a term of its own (DeGRPO: Thinkless, arXiv 2505.13379).
+
+    A substitute for Step-SRPO (KAT-V1, arXiv 2507.08297), whose formula is not published. The choice is the first token
+    of a turn: in a mean over all tokens it would weigh less, the longer the thought behind it.
+    """
+
+    type: Literal["degrpo"] = "degrpo"
+    mode_weight: PositiveFloat = 1e-3
+    """Of the mean over the first tokens of turns; the mean over the others has 1. Thinkless has one turn; alpha there
+    is from memory, not from the paper's text."""
+    denominator: Literal["mode"] = "mode"
+
+
 class DrGrpoLossConfig(_ClippedLossConfig):
     """A sum over tokens divided by a constant: no length bias (Dr. GRPO, arXiv 2503.20783)."""
 
@@ -238,7 +252,13 @@ class PpoLossConfig(_ClippedLossConfig):
 
 
 LossConfig = Annotated[
-    DapoLossConfig | GrpoLossConfig | DrGrpoLossConfig | GspoLossConfig | CispoLossConfig | PpoLossConfig,
+    DapoLossConfig
+    | GrpoLossConfig
+    | DegrpoLossConfig
+    | DrGrpoLossConfig
+    | GspoLossConfig
+    | CispoLossConfig
+    | PpoLossConfig,
     Field(discriminator="type"),
 ]
 
@@ -414,8 +434,26 @@ class DropMomentConfig(Record):
     """Visits that the mean of the others counts as in each value. Our choice."""
 
 
+class AdaptThinkConfig(Record):
+    """A bonus for the turns without a thought (AdaptThink, arXiv 2505.13417).
+
+    A substitute for Step-SRPO (KAT-V1, arXiv 2507.08297), whose formula is not published. The bonus is below a success,
+    so thoughts go where they do not change the verdict. Not built: the baseline of a frozen reference, for which the
+    mean of the group stands, and first tokens that are forced to both modes, so the start model has to show both.
+    """
+
+    type: Literal["adapt_think"] = "adapt_think"
+    bonus: float = Field(default=0.05, gt=0.0, lt=1.0)
+    """delta, times the share of turns without a thought; the number is from memory, not from the paper's text."""
+
+
 RewardConfig = Annotated[
-    TerminalRewardConfig | StepPenaltyConfig | PartialCreditConfig | SuspiciousDiscountConfig | DropMomentConfig,
+    TerminalRewardConfig
+    | StepPenaltyConfig
+    | PartialCreditConfig
+    | SuspiciousDiscountConfig
+    | DropMomentConfig
+    | AdaptThinkConfig,
     Field(discriminator="type"),
 ]
 

@@ -199,6 +199,8 @@ def _check_training(config: Any) -> Any:
             "rl.reward.type='partial_credit' counts the tests that pass, and rollout.grading.stops_at_failure=true "
             "ends a run at the first that does not; set rollout.grading.stops_at_failure=false"
         )
+    if config.rl.reward.type == "adapt_think" and not rollout.pipeline.is_thinking:
+        raise ValueError("rl.reward.type='adapt_think' rewards turns without a thought, and pipeline.thinking='off'")
     check_undemonstrated(rollout.pipeline)
     check_tree(config.rl.tree, config.rl.algorithm.group_size, rollout.agent.type)
     if rollout.temperature != 1.0:

@@ -28,6 +28,13 @@ class Answer(NamedTuple):
     """Leading tokens of a thought that ends; a token that also holds a part of the text is none of them."""
 
 
+def has_thought(action: str) -> bool:
+    """Return True where an action, as text, begins with a thought that has words; the mark may be in the prompt."""
+    thought, end, _ = action.partition(THOUGHT_END)
+    is_thought = bool(end) or action.lstrip().startswith(THOUGHT_START)
+    return is_thought and bool(thought.replace(THOUGHT_START, "").strip())
+
+
 class AnswerReader:
     """Reads the answers of one model."""
 

@@ -14,6 +14,9 @@ trajectory    1 / L_i                    N           GRPO (arXiv 2402.03300, equ
 turn          1 / (T_i * tokens of its   N           GRPO over turns (paper B, equation 7)
               turn)
 constant      1                          N * budget  Dr. GRPO (arXiv 2503.20783)
+mode          first token of a turn:     N           DeGRPO (Thinkless, arXiv 2505.13379), whose answers have one turn
+              alpha / T_i; the others:
+              1 / (L_i - T_i)
 ============  =========================  ==========  ===============================================================
 
 A trajectory whose history forked is several samples with one id: L_i, T_i and N count it once.
@@ -30,9 +33,15 @@ from repairgym.learning.samples import Sample
 
 
 def weigh(
-    samples: Sequence[Sample], denominator: Denominator, max_action_tokens: int | None = None
+    samples: Sequence[Sample],
+    denominator: Denominator,
+    max_action_tokens: int | None = None,
+    mode_weight: float = 1.0,
 ) -> tuple[list[Sample], float]:
-    """Return one optimizer batch in its order, weighted by the module's table, and the normalizer."""
+    """Return one optimizer batch in its order, weighted by the module's table, and the normalizer.
+
+    ``max_action_tokens`` is the budget of *constant*, ``mode_weight`` the alpha of *mode*.
+    """
     learned = [sample for sample in samples if sample.num_learned]
     num_trajectories = len({_trajectory_key(sample) for sample in learned})
     match denominator:
@@ -50,6 +59,8 @@ def weigh(
             return _divided(samples, _token_counts(learned, keys)), float(num_trajectories)
         case "turn":
             return _divided(samples, _turn_divisors(learned)), float(num_trajectories)
+        case "mode":
+            return _divided(samples, _mode_divisors(learned, mode_weight)), float(num_trajectories)
 
 
 def cut_to_budget(samples: Sequence[Sample], token_budget: int) -> list[Sample]:
@@ -88,7 +99,7 @@ def _token_counts(samples: Sequence[Sample], keys: Sequence[str]) -> dict[int, n
 def _turn_divisors(samples: Sequence[Sample]) -> dict[int, np.ndarray]:
     """By sample: [tokens] learned turns of the trajectory times learned tokens of the token's turn."""
     counts: dict[str, Counter[int]] = {}
-    turns = {id(sample): np.zeros(len(sample), np.int32) if sample.turn is None else sample.turn for sample in samples}
+    turns = {id(sample): _turns(sample) for sample in samples}
     for sample in samples:
         counts.setdefault(_trajectory_key(sample), Counter()).update(turns[id(sample)][sample.weight != 0.0].tolist())
     divisors = {}
@@ -96,6 +107,30 @@ def _turn_divisors(samples: Sequence[Sample]) -> dict[int, np.ndarray]:
         own = counts[_trajectory_key(sample)]
         divisors[id(sample)] = np.array([len(own) * own.get(int(turn), 1) for turn in turns[id(sample)]])
     return divisors
+
+
+def _mode_divisors(samples: Sequence[Sample], mode_weight: float) -> dict[int, np.ndarray]:
+    """By sample: [tokens] learned turns over the weight for first tokens of turns, else the number of other tokens.
+
+    A turn whose first token is not learned has no choice of a mode.
+    """
+    is_mode, num_modes, num_others = dict[int, np.ndarray](), Counter[str](), Counter[str]()
+    for sample in samples:
+        turns, is_learned = _turns(sample), sample.weight != 0.0
+        is_first = np.append(True, turns[1:] != turns[:-1]) if sample.turn is not None else is_learned.cumsum() == 1
+        is_mode[id(sample)] = is_first & is_learned
+        num_first = int(is_mode[id(sample)].sum())
+        num_modes[_trajectory_key(sample)] += num_first
+        num_others[_trajectory_key(sample)] += sample.num_learned - num_first
+    keys = {id(sample): _trajectory_key(sample) for sample in samples}
+    return {
+        place: np.where(first, num_modes[keys[place]] / mode_weight, max(1, num_others[keys[place]]))
+        for place, first in is_mode.items()
+    }
+
+
+def _turns(sample: Sample) -> np.ndarray:
+    return np.zeros(len(sample), np.int32) if sample.turn is None else sample.turn
 
 
 def _divided(samples: Sequence[Sample], divisors: dict[int, np.ndarray]) -> list[Sample]:

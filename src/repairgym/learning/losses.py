@@ -36,6 +36,7 @@ import torch
 from repairgym.config.algorithms import (
     CispoLossConfig,
     DapoLossConfig,
+    DegrpoLossConfig,
     DrGrpoLossConfig,
     GrpoLossConfig,
     GspoLossConfig,
@@ -67,7 +68,9 @@ PolicyLoss = Callable[[TokenScores, float, Any], LossOutput]
 
 
 def dapo_loss(
-    scores: TokenScores, normalizer: float, config: DapoLossConfig | GrpoLossConfig | DrGrpoLossConfig | PpoLossConfig
+    scores: TokenScores,
+    normalizer: float,
+    config: DapoLossConfig | GrpoLossConfig | DegrpoLossConfig | DrGrpoLossConfig | PpoLossConfig,
 ) -> LossOutput:
     """Compute the DAPO loss: clip-higher, token-level, no KL term.
 
@@ -82,6 +85,8 @@ def dapo_loss(
 grpo_loss = dapo_loss
 """GRPO: the equation of DAPO with denominator ``trajectory`` (or ``turn``, paper B). Tokens of a long trajectory weigh
 less, so a long failure is punished less per token than a short one. The paper's KL term is the option ``kl``."""
+degrpo_loss = dapo_loss
+"""DeGRPO: the equation of GRPO with denominator ``mode``, a mean of its own over the first tokens of turns."""
 dr_grpo_loss = dapo_loss
 """Dr. GRPO: the equation of DAPO with denominator ``constant``. A token weighs the same in every batch, so length is
 neither rewarded nor punished. Its advantage is not divided by the deviation either."""
@@ -91,7 +96,7 @@ def _clipped_loss(
     scores: TokenScores,
     normalizer: float,
     ratio: torch.Tensor,
-    config: DapoLossConfig | GrpoLossConfig | DrGrpoLossConfig | PpoLossConfig | GspoLossConfig,
+    config: DapoLossConfig | GrpoLossConfig | DegrpoLossConfig | DrGrpoLossConfig | PpoLossConfig | GspoLossConfig,
     dual_clip: float | None = None,
 ) -> LossOutput:
     """Compute DAPO's loss for [N] ratios; where A < 0, large ratios are bounded by ``dual_clip`` alone.
@@ -224,6 +229,7 @@ def policy_metrics(scores: TokenScores) -> dict[str, torch.Tensor]:
 POLICY_LOSSES: dict[str, PolicyLoss] = {
     "dapo": dapo_loss,
     "grpo": grpo_loss,
+    "degrpo": degrpo_loss,
     "dr_grpo": dr_grpo_loss,
     "gspo": gspo_loss,
     "cispo": cispo_loss,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from repairgym.config.algorithms import (
+    AdaptThinkConfig,
     DropMomentConfig,
     PartialCreditConfig,
     RewardConfig,
@@ -23,6 +24,7 @@ from repairgym.config.algorithms import (
     check_turns,
 )
 from repairgym.errors import ConfigError
+from repairgym.inference.answers import has_thought
 from repairgym.learning.state_values import state_values
 from repairgym.records import Task, TestOutcome, Trajectory, Verdict, VerdictKind
 
@@ -132,12 +134,27 @@ def _largest_drop(value: np.ndarray) -> float:
     return float(falls.max(initial=0.0))
 
 
+def adapt_think(config: AdaptThinkConfig, max_turns: int, task: Task, group: Sequence[Trajectory]) -> Rewards:
+    """Return the verdict's reward plus ``bonus`` times the share of turns without a thought (arXiv 2505.13417).
+
+    As in the paper, failures have the bonus, too: in a group without a success the policy learns to think less. An
+    episode without turns has no bonus.
+    """
+
+    def rewarded(member: Trajectory) -> float:
+        num_short = sum(not has_thought(turn.action) for turn in member.turns)
+        return member.verdict.reward + config.bonus * num_short / max(1, len(member.turns))
+
+    return _shape_each(group, 0.0, rewarded)
+
+
 SHAPINGS: dict[str, Callable[[Any, int, Task, Sequence[Trajectory]], Rewards]] = {
     "terminal": terminal,
     "step_penalty": step_penalty,
     "partial_credit": partial_credit,
     "suspicious_discount": suspicious_discount,
     "drop_moment": drop_moment,
+    "adapt_think": adapt_think,
 }
 """By the type of the configuration, which a shaping reads with the turns that an episode may have."""
 

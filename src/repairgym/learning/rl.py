@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from transformers import PreTrainedModel
 
-from repairgym.config.algorithms import DrGrpoLossConfig, NoKlConfig, PpoLossConfig
+from repairgym.config.algorithms import DegrpoLossConfig, DrGrpoLossConfig, NoKlConfig, PpoLossConfig
 from repairgym.config.learning import AlgorithmConfig
 from repairgym.errors import ConfigError
 from repairgym.learning.denominators import cut_to_budget, weigh
@@ -88,7 +88,8 @@ class PolicyTrainer:
             weighed, normalizer = cut_to_budget(batch, budget), float(budget)
         else:
             max_action_tokens = loss.max_action_tokens if isinstance(loss, DrGrpoLossConfig) else None
-            weighed, normalizer = weigh(batch, loss.denominator, max_action_tokens)
+            mode_weight = loss.mode_weight if isinstance(loss, DegrpoLossConfig) else 1.0
+            weighed, normalizer = weigh(batch, loss.denominator, max_action_tokens, mode_weight)
         corrected = [s if s.correction is None else replace(s, weight=s.weight * s.correction) for s in weighed]
         terms = [LossTerm(corrected, self._loss, normalizer, scores={})]
         num_imitated = sum(float(sample.weight.sum()) for sample in imitated)

@@ -1,7 +1,8 @@
 """The policies of one process: scripted ones by name, servers, a model's weights kept until others are asked for.
 
-Reads `PolicyRef` records; makes policies. Invariants: one engine per process; asking for another folder or version
-swaps its weights between generations; one client per server, with this process's share of the limits.
+Reads `PolicyRef` records; makes policies. Invariants: one engine per process, and one per member of a router; asking
+for another folder or version swaps its weights between generations; one client per server, with this process's share
+of the limits.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from repairgym.agent.expert import MixedPolicy
+from repairgym.agent.routing import Router, RouterPolicy
 from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.config.agent import SHELL_SCRIPTS, ExternalAgentConfig
 from repairgym.config.models import EndpointConfig
@@ -37,6 +39,8 @@ class PolicyCache:
         self._renderer = renderer
         self._embedded: EmbeddedPolicy | None = None
         self._loaded: tuple[str, int] | None = None
+        self._members: dict[str, EmbeddedPolicy] = {}
+        """Folder -> its engine, of routers."""
         self._served: dict[tuple[ServerProtocol, str, str], Policy] = {}
         self._clients: list[EndpointClient] = []
         self._lock = asyncio.Lock()
@@ -52,6 +56,9 @@ class PolicyCache:
             return MixedPolicy(await self.get(replace(ref, expert_share=0.0)), ref.expert_share, self._renderer)
         if ref.endpoint is not None:
             return self._connect(ref, ref.endpoint)
+        if ref.router is not None:
+            async with self._lock:
+                return self._route(ref.name, ref.router)
         if not ref.folder and ref.name in SHELL_SCRIPTS:
             return self._shell_script(ref.name)
         if not ref.folder:
@@ -87,6 +94,13 @@ class PolicyCache:
         servers = [TokenServer(client, is_versioned=bool(ref.lineage)) for client in clients]
         return VllmPolicy(servers, ref.version, Lineage(ref.lineage) if ref.lineage else None)
 
+    def _route(self, name: str, router: Router) -> RouterPolicy:
+        for member in router.members:
+            if member.folder not in self._members:
+                self._config.require_engine_room()
+                self._members[member.folder] = EmbeddedPolicy.from_folder(Path(member.folder), self._config.engine)
+        return RouterPolicy(router, {it.name: self._members[it.folder] for it in router.members}, name)
+
     async def _load(self, ref: PolicyRef) -> EmbeddedPolicy:
         if self._embedded is None:
             self._config.require_engine_room()
@@ -103,15 +117,18 @@ class PolicyCache:
     def counters(self) -> dict[str, float]:
         """Counters of the engine and of the servers' clients; empty when there is neither."""
         counts = Counter[str]()
-        if self._embedded is not None:
-            counts.update({f"engine/{name}": float(n) for name, n in self._embedded.statistics.as_metrics().items()})
+        for engine in self._engines():
+            counts.update({f"engine/{name}": float(n) for name, n in engine.statistics.as_metrics().items()})
         for client in self._clients:
             counts.update(client.statistics.as_metrics())
         return dict(counts)
 
     async def close(self) -> None:
-        """End the engine and close all connections."""
+        """End the engines and close all connections."""
         for client in self._clients:
             await client.close()
-        if self._embedded is not None:
-            await self._embedded.close()
+        for engine in self._engines():
+            await engine.close()
+
+    def _engines(self) -> list[EmbeddedPolicy]:
+        return [*filter(None, (self._embedded,)), *self._members.values()]

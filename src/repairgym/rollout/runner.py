@@ -24,6 +24,7 @@ from repairgym.agent.kept_states import StateKeeper
 from repairgym.agent.pipelines.base import EpisodeRunner, Pipeline
 from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.agent.recording import Entry, RecordedPolicy, TurnRecorder, entries_of
+from repairgym.agent.routing import RouterPolicy
 from repairgym.agent.scripted import ReplayPolicy, ScriptedPolicy
 from repairgym.agent.tools.base import ToolContext
 from repairgym.agent.tools.repository import make_repository
@@ -276,6 +277,8 @@ class Runner:
             episode = await self._agent.run(session_id, context, asked, limits, seed=job.seed, temperature=temperature)
         else:
             watcher = policy if isinstance(policy, ClientPolicy) else self._watcher
+            if isinstance(policy, RouterPolicy):
+                watcher = policy.watch(session_id, watcher)
             num_shared = job.prefix.num_turns if job.prefix else 0
             runner = EpisodeRunner(
                 self._pipeline, timed, self._renderer, temperature, limits, watcher, job.allowance, num_shared, job.hint

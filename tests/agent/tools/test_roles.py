@@ -2,7 +2,7 @@
 
 import pytest
 
-from repairgym.agent.tools.roles import is_blind_submit
+from repairgym.agent.tools.roles import final_test_state, is_blind_submit
 from repairgym.records import StopReason
 
 
@@ -30,3 +30,28 @@ def test_blind_submits(trajectory_maker, tools, is_blind):
 def test_a_rejected_edit_changes_nothing(trajectory_maker):
     steps = [("edit", "", "", ""), ("test", "", "", ""), ("edit", "", "", "tool"), ("submit", "", "", "")]
     assert not is_blind_submit(StopReason.SUBMITTED, trajectory_maker(steps=steps).turns)
+
+
+EDIT = ("edit", "@1 a => b", "@1 b", "")
+PASSED, FAILED = ("test", "", "passed 2", ""), ("test", "", "failed 1 of 2: no", "")
+
+
+@pytest.mark.parametrize(
+    ("steps", "state"),
+    [
+        ([EDIT, PASSED], "passed"),
+        ([EDIT, FAILED], "failed"),
+        ([PASSED, EDIT], "untested"),
+        ([], "untested"),
+        ([EDIT, ("build", "", "build passed (3 steps), tests passed 4", "")], "passed"),
+        ([EDIT, ("build", "", "build passed (3 steps), tests failed 1 of 4", "")], "failed"),
+    ],
+)
+def test_final_state_of_the_tests(trajectory_maker, steps, state):
+    assert final_test_state(trajectory_maker(steps=steps).turns) == state
+
+
+def test_a_shell_run_counts_as_the_tests_it_ran(trajectory_maker):
+    for output, state in (("== 3 passed in 0.1s ==", "passed"), ("1 failed, 2 passed in 1s", "failed")):
+        turns = trajectory_maker(steps=[EDIT, ("shell", "python -m pytest -q", output, "")]).turns
+        assert final_test_state(turns) == state

@@ -4,9 +4,14 @@ Reads turns by the names of their tools. Guarantee: a rejected edit changed noth
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from repairgym.records import Record, StopReason, Turn
+
+TestState = Literal["passed", "failed", "untested"]
+_PASSED = re.compile(r"^passed \d|\b\d+ passed\b|^build passed|\bBUILD SUCCESS", re.MULTILINE)
+_NOT_PASSED = re.compile(r"\b[1-9]\d* (failed|errors?)\b|\bfailed \d|BUILD FAILED", re.MULTILINE)
 
 
 class ToolRoles(Record):
@@ -51,3 +56,14 @@ def is_blind_submit(stop_reason: StopReason, turns: Iterable[Turn], roles: ToolR
         elif is_test_run(turn, roles):
             is_tested = True
     return stop_reason is StopReason.SUBMITTED and not is_tested
+
+
+def final_test_state(turns: Sequence[Turn]) -> TestState:
+    """Return the result of the last test run, if it came after the last edit, as the agent knows it."""
+    for turn in reversed(turns):
+        if is_edit(turn):
+            return "untested"
+        if is_test_run(turn):
+            text = turn.observation
+            return "passed" if _PASSED.search(text) and not _NOT_PASSED.search(text) else "failed"
+    return "untested"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repairgym.errors import ClusterError
+from repairgym.errors import ClusterError, ConfigError
 from repairgym.records import Task
 from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.workers import WorkerSetup, WorkRequest
@@ -198,6 +198,8 @@ class Broadcast:
         return self._layers[layer]
 
     def _weights(self, policy: PolicyRef) -> Parcel | None:
+        if policy.router is not None:
+            raise ConfigError("a router's models are not sent to other nodes; leave cluster.address out")
         if not policy.folder:
             return None
         key = policy.folder, policy.version

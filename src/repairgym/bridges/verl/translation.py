@@ -189,6 +189,7 @@ def _check_trained(value: str, config: FlatConfig) -> str:
 _CHECKS: tuple[tuple[str, Callable[[Any, FlatConfig], str]], ...] = (
     ("rl.algorithm.batch_size", _check_batch_size),
     ("rl.algorithm.loss.type", _reject("ppo", _NO_CRITIC)),
+    ("rl.algorithm.loss.type", _reject("degrpo", "verl has no mean of its own for the first tokens of turns")),
     ("rl.algorithm.loss.denominator", _check_denominator),
     ("rl.algorithm.overlong", _check_overlong),
     ("rl.algorithm.advantage.type", _reject("gae", _NO_CRITIC)),
