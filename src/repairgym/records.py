@@ -173,8 +173,8 @@ class ReplayStrength(Record):
     num_variants_killed: int = 0
     """Variants that contradict gold on a judged step."""
     num_deciding_inputs: int | None = None
-    """Inputs that no test has, on which the broken code differs from gold; with few of them a repair for the inputs of the
-    tests passes as one for all. None: not counted."""
+    """Inputs that no test has, on which the broken code differs from gold; with few of them a repair for the inputs of
+    the tests passes as one for all. None: not counted."""
 
     @property
     def is_thin(self) -> bool:

@@ -169,7 +169,7 @@ def _is_trivial(node: ast.stmt) -> bool:
 
 
 def _is_fixed(value: ast.expr) -> bool:
-    """Return True for an expression without a name; the call of a class without arguments, such as ``list()``, is one."""
+    """Return True for an expression without a name; the call of a class without arguments, ``list()``, is one."""
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
         return not value.args and not value.keywords and hasattr(builtins, value.func.id)
     return not any(isinstance(part, ast.Name | ast.Call | ast.Yield | ast.Await) for part in ast.walk(value))

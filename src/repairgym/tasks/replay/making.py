@@ -19,7 +19,7 @@ from repairgym.sandbox.base import SandboxBackend, SandboxSpec
 from repairgym.tasks.build.validation import graded_files, task_request
 from repairgym.tasks.build.wheel_check import is_wheel_check
 from repairgym.tasks.replay import scripts as replaying
-from repairgym.tasks.replay.choosing import covering_sets, killed
+from repairgym.tasks.replay.choosing import MAX_SET_CPU_S, covering_sets, killed, with_near
 from repairgym.tasks.replay.compared import Made, compared_scripts, made_objects, only_yes_and_no, trial_scripts
 from repairgym.tasks.replay.joining import MAX_STEPS, joined, joined_sets
 from repairgym.tasks.replay.moved import with_moved_lines
@@ -48,7 +48,7 @@ NUM_CANDIDATES, NUM_CALLS, MAX_TRIED_STEPS = 200, 20, 800
 """Scripts with another literal that are tried one by one, those of each kind of varied call, and the steps of all."""
 NUM_VARIANTS, NUM_TRIED_VARIANTS = 16, 6
 """Wrong variants of gold, and those that varied scripts are tried on: first what the required scripts do not tell."""
-NUM_DECIDING, NUM_ROUNDS, NUM_NEAR, MAX_NEAR_STEPS, MAX_SEARCH_CPU_S = 8, 3, 60, 400, 3.0
+NUM_DECIDING, NUM_ROUNDS, NUM_NEAR, MAX_NEAR_STEPS, MAX_SEARCH_CPU_S = 18, 3, 60, 400, 3.0
 """Other inputs that decide, which a directed search looks for, and its bounds: rounds, scripts and steps of each, and
 processor time of all replays together."""
 _TRIAL_CONDITIONS = (Conditions(), GOLD_CONDITIONS[1])
@@ -302,20 +302,18 @@ class _Maker:
         kills = {script.id: killed(script.id, expected[script.id], [*trials, broken]) for script in tried}
         told |= {hard[number] for number in frozenset().union(*kills.values()) if number < len(hard)}
         near = await self._search(failing, tried, expected)
-        kills |= dict.fromkeys((script.id for script in near), frozenset({len(trials)}))
-        varied = joined_sets(covering_sets([*near, *tried], kills, golds[0].cpu_s), "varied")
+        varied = joined_sets(with_near(covering_sets(tried, kills, golds[0].cpu_s), near), "varied")
         objects = made_objects((*recorded, *tried), golds[0], self._random)
         return _Chosen(await self._compared(objects), varied, len(files), len(told))
 
     async def _search(
         self, failing: Sequence[Script], tried: Sequence[Script], expected: Mapping[str, tuple[Expected, ...]]
     ) -> list[Script]:
-        """Return more scripts with an input that decides, where ``tried`` has few: near what decides already."""
+        """Return scripts with an input that decides and lies beyond those of the tests: near what decides already."""
         known, answers, found, used_s = set(map(form_of, tried)), dict(expected), list[Script](), 0.0
-        deciding = deciding_inputs(tried, expected)
         origins = [*failing, *(script for script in tried if deciding_inputs([script], expected))]
         for _ in range(NUM_ROUNDS):
-            if len(deciding) + len(found) >= NUM_DECIDING or used_s > MAX_SEARCH_CPU_S:
+            if len(found) >= NUM_DECIDING or used_s > MAX_SEARCH_CPU_S:
                 break
             near = near_scripts([*origins, *found], answers, known, NUM_NEAR, MAX_NEAR_STEPS, self._random)
             if not near:
@@ -325,7 +323,8 @@ class _Maker:
             broken = await self._trial(graded_files(self._task), near, golds[0], Conditions.max_late)
             used_s += sum(sum(replay.cpu_s.values()) for replay in (*golds, broken))
             answers |= {script.id: expect(script, golds, broken) for script in near}
-            found += [script for script in near if deciding_inputs([script], answers)]
+            quick = [script for script in near if golds[0].cpu_s.get(script.id, 0.0) <= MAX_SET_CPU_S]
+            found += [script for script in quick if deciding_inputs([script], answers)]
         return found[:NUM_DECIDING]
 
     async def _trial(self, files: Files, scripts: Sequence[Script], gold: Replay, max_late: int = 1) -> Replay:
