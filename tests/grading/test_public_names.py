@@ -30,6 +30,7 @@ def same(items):
 def _private(value):
     return value * 2
 """
+MUTED = "def quiet(function):\n    return lambda *given: None\n\n\n"
 BASE, GOLD = ("def f(a, b):\n    return a < b\n" + KEPT), ("def f(a, b):\n    return a <= b\n" + KEPT)
 
 
@@ -50,6 +51,15 @@ def missing(text, path="m.py"):
         ("def other(value):", "def _other(value):", "other"),
         ("    def open(self):", "    def _open(self):", "Box.open"),
         ("class Box:", "class _Box:", "Box"),
+        ("    check(value)\n", "    return [None][0]\n", "other"),
+        ("    check(value)\n", "    raise NotImplementedError\n    check(value)\n", "other"),
+        ("    check(value)\n    return value + 1", "    for _ in ():\n        return value + 1", "other"),
+        ("    check(value)\n    return value + 1", "    result = value\n    return result", "other"),
+        ("    check(value)\n", "    if value is value:\n        return None\n    check(value)\n", "other"),
+        ("    check(value)\n", "    if [value]:\n        return\n    check(value)\n", "other"),
+        ("    check(value)\n    return value + 1", "    return list()", "other"),
+        ("    return value * 2", "    return None", "_private"),
+        ("def other(value):", f"{MUTED}@quiet\ndef other(value):", "other"),
     ],
 )
 def test_what_gold_keeps_may_be_neither_removed_nor_emptied(old, new, name):
@@ -72,6 +82,9 @@ def test_a_deleted_file_has_no_names():
         ("", ""),
         ("    check(value)\n    return value + 1", "    return 1 + value"),
         ("    return items", '    """Return the same."""\n    return items'),
+        ("    check(value)\n", "    if value is None:\n        return None\n    check(value)\n"),
+        ("    return value * 2", "    return value << 1"),
+        ("def other(value):", f"{MUTED.replace('None', 'function(*given)')}@quiet\ndef other(value):"),
         ("        raise NotImplementedError", "        raise NotImplementedError(self)"),
         ("def other(value):", "from n import other\ndef _other(value):"),
         ("def other(value):", "from n import *\ndef _other(value):"),

@@ -9,7 +9,6 @@ import random
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from repairgym.tasks.replay.oracle import Expected
@@ -61,11 +60,12 @@ def near_scripts(
     do not crowd out the others.
     """
     pool, globals_ = pool_of(origins), list(_globals(origins))
+    bounds = _bounds(pool)
     turns = []
     for origin in origins:
         cores = _cores(origin, expected[origin.id], rng)
         changes = [change for core in cores for change in _changes(core, pool, globals_, rng)]
-        ranks = [(_novelty(change.value, pool), rng.random()) for change in changes]
+        ranks = [(1 + _novelty(change.value, bounds)) * rng.random() for change in changes]
         turns.append([changes[place] for place in sorted(range(len(changes)), key=ranks.__getitem__)])
     seen, made, num_steps, num_tried = set(known), list[Script](), 0, 0
     while any(turns) and len(made) < limit and num_tried < _MAX_TRIED:
@@ -134,20 +134,22 @@ def _far_literals(old: Any, pool: Mapping[type, list[Any]], rng: random.Random) 
         yield from (old + other for other in rng.sample(others, min(_NUM_SPLICED, len(others))))
 
 
-def _novelty(value: Any, pool: Mapping[type, list[Any]]) -> int:
+def _bounds(pool: Mapping[type, list[Any]]) -> dict[type, list[tuple[int, int]]]:
+    """Return the least and the largest value of each feature of the literals in the tests, by type."""
+    columns = {kind: zip(*map(_features, values), strict=True) for kind, values in pool.items()}
+    return {kind: [(min(column), max(column)) for column in rows] for kind, rows in columns.items()}
+
+
+def _novelty(value: Any, bounds: Mapping[type, list[tuple[int, int]]]) -> int:
     """Return the number of simple features in which ``value`` lies beyond all literals of its type in the tests.
 
     A repair for the inputs of the tests can only know them by features; what lies beyond those shows it.
     """
-    known = [_features(other) for other in pool.get(type(value), [])]
-    return (
-        sum(own > max(column) or own < min(column) for own, *column in zip(_features(value), *known, strict=True))
-        if known
-        else 0
-    )
+    known = bounds.get(type(value))
+    pairs = zip(_features(value), known, strict=True) if known else ()
+    return sum(not least <= own <= largest for own, (least, largest) in pairs)
 
 
-@lru_cache(maxsize=4096)
 def _features(value: Any) -> tuple[int, ...]:
     """Return length, words, digits, longest word, highest and different characters of a literal."""
     text = repr(value)

@@ -27,7 +27,7 @@ from repairgym.tasks.replay.oracle import Oracle
 from repairgym.tasks.replay.scripts import MAX_RECORDED_TESTS, Recording
 from repairgym.tasks.replay.trees import MakeSpec
 
-ORACLE_VERSION, RECORDING_VERSION = "9", "7"
+ORACLE_VERSION, RECORDING_VERSION = "10", "7"
 _MAX_LOADED = 64
 _POLL_S = 0.05
 
