@@ -29,6 +29,13 @@ def same(items):
 
 def _private(value):
     return value * 2
+
+
+def outer(inner):
+    def nested(value):
+        return inner(value)
+
+    return nested
 """
 MUTED = "def quiet(function):\n    return lambda *given: None\n\n\n"
 BASE, GOLD = ("def f(a, b):\n    return a < b\n" + KEPT), ("def f(a, b):\n    return a <= b\n" + KEPT)
@@ -59,6 +66,18 @@ def missing(text, path="m.py"):
         ("    check(value)\n", "    if [value]:\n        return\n    check(value)\n", "other"),
         ("    check(value)\n    return value + 1", "    return list()", "other"),
         ("    return value * 2", "    return None", "_private"),
+        ("    check(value)\n    return value + 1", "    return locals().get('value')", "other"),
+        ("    check(value)\n    return value + 1", "    return type(value)()", "other"),
+        ("    check(value)\n    return value + 1", "    return (lambda: None)()", "other"),
+        ("    check(value)\n    return value + 1", "    str(value)\n    return None", "other"),
+        ("    check(value)\n    return value + 1", "    while True:\n        break\n        check(value)", "other"),
+        (
+            "    check(value)\n    return value + 1",
+            "    try:\n        raise OSError\n    except OSError:\n        return 1",
+            "other",
+        ),
+        ("        return inner(value)", "        return 0", "outer._inner.nested"),
+        ("        raise NotImplementedError\n", "        raise NotImplementedError\n\n    del open\n", "Box.open"),
         ("def other(value):", f"{MUTED}@quiet\ndef other(value):", "other"),
     ],
 )
@@ -69,6 +88,7 @@ def test_what_gold_keeps_may_be_neither_removed_nor_emptied(old, new, name):
 def test_a_deleted_file_has_no_names():
     assert {"m.py: f", "m.py: Box"} >= set(missing(None)) - {
         "m.py: other",
+        "m.py: outer",
         "m.py: same",
         "m.py: Box.open",
         "m.py: Box.close",

@@ -7,7 +7,6 @@ cannot be parsed says nothing.
 """
 
 import ast
-import builtins
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import PurePosixPath
@@ -17,6 +16,10 @@ from repairgym.grading.exploits.syntax import parse, reading_deep_trees
 from repairgym.grading.permitted import is_protected
 from repairgym.grading.stages import Pinned
 
+_PLAIN = frozenset({
+    "bool", "bytes", "dict", "float", "frozenset", "hash", "id", "int", "isinstance", "len", "list", "object", "repr",
+    "set", "str", "tuple", "type",
+})  # fmt: skip
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Names = dict[str, ast.stmt]
 
@@ -61,14 +64,19 @@ def _missing(base: str, gold: str, text: str | None) -> Iterator[str]:
 def _names_of(text: str) -> _Names | None:
     """Return the names of ``text``; None when it cannot be parsed."""
     tree = parse(text)
-    return dict(_bound(tree.body)) if tree is not None else None
+    names = dict(_bound(tree.body)) if tree is not None else None
+    return names and {name: node for name, node in names.items() if not isinstance(node, ast.Delete)}
 
 
 def _bound(body: list[ast.stmt], scope: str = "") -> Iterator[tuple[str, ast.stmt]]:
     """Yield each name of a body, and ``*`` where names may come from anywhere; classes are entered."""
     for node in body:
         yield from ((scope + name, node) for name in _names(node))
-        if isinstance(node, ast.ClassDef):
+        if isinstance(node, _Function):
+            yield from _bound(
+                [part for part in node.body if isinstance(part, _Function)], f"{scope}{node.name}._inner."
+            )
+        elif isinstance(node, ast.ClassDef):
             yield from _bound(node.body, f"{scope}{node.name}.")
         elif isinstance(node, ast.If | ast.Try | ast.With):
             blocks = [getattr(node, part, []) for part in ("body", "orelse", "finalbody")]
@@ -83,6 +91,8 @@ def _names(node: ast.stmt) -> Iterator[str]:
             yield name
         case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
             yield from ((alias.asname or alias.name).partition(".")[0] for alias in aliases)
+        case ast.Delete(targets):
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
         case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.For():
             yield from (part.id for part in ast.walk(node) if isinstance(part, ast.Name) and _is_stored(part))
 
@@ -152,6 +162,8 @@ def _reached(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             decided = truth(node.test)
         elif isinstance(node, ast.For) and truth(node.iter) is False:
             decided = False
+        if isinstance(node, ast.While) and decided and isinstance(node.body[0], ast.Break):
+            continue
         ways = [] if decided is None else getattr(node, "body" if decided else "orelse")
         parts = [node] if decided is None else list(_reached(ways))
         yield from parts
@@ -161,8 +173,11 @@ def _reached(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 def _is_trivial(node: ast.stmt) -> bool:
     match node:
-        case ast.Raise() | ast.Return(None):
-            return True
+        case ast.Raise() | ast.Return(None) | ast.Expr(ast.Call(ast.Name(), _, [])):
+            return not isinstance(node, ast.Expr) or _is_builtin(node.value)
+        case ast.Try(body, handlers, orelse, finalbody):
+            parts = [*body, *orelse, *finalbody, *(part for handler in handlers for part in handler.body)]
+            return all(map(_is_trivial, filter(_is_code, parts)))
         case ast.Return(value) | ast.Assign([ast.Name()], value) | ast.AnnAssign(ast.Name(), _, value):
             return value is None or isinstance(value, ast.Name) or _is_fixed(value)
     return False
@@ -170,9 +185,20 @@ def _is_trivial(node: ast.stmt) -> bool:
 
 def _is_fixed(value: ast.expr) -> bool:
     """Return True for an expression without a name; the call of a class without arguments, ``list()``, is one."""
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
-        return not value.args and not value.keywords and hasattr(builtins, value.func.id)
+    match value:
+        case ast.Call(ast.Lambda(_, body), [], []):
+            return _is_fixed(body)
+        case ast.Call(ast.Name(), [], []):
+            return _is_builtin(value)
+        case ast.Call(ast.Call(ast.Name("type")), [], []) | ast.Call(ast.Attribute(ast.Call(ast.Name("locals")))):
+            return True
     return not any(isinstance(part, ast.Name | ast.Call | ast.Yield | ast.Await) for part in ast.walk(value))
+
+
+def _is_builtin(value: ast.expr) -> bool:
+    """Return True for the call of a built-in that changes nothing; a value that nobody looks at does nothing, then."""
+    is_named = isinstance(value, ast.Call) and isinstance(value.func, ast.Name)
+    return is_named and value.func.id in _PLAIN  # type: ignore[attr-defined]
 
 
 def _is_constant(node: ast.stmt) -> bool:
