@@ -239,7 +239,7 @@ def answer_in_sight(candidate: Candidate, config: CurationConfig) -> str | None:
 def thin_verdict(candidate: Candidate, _: CurationConfig) -> str | None:
     """Drop tasks whose replay judge cannot tell a repair from one for the tests only."""
     few = (
-        f"fewer than {MIN_DECIDING_INPUTS} inputs beside those of its tests tell the broken code from the repaired one"
+        f"fewer than {MIN_DECIDING_INPUTS} inputs next to those of its tests tell the broken code from the repaired one"
     )
     return None if candidate.is_thin is None else few if candidate.is_thin else ""
 

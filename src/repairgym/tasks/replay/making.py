@@ -310,12 +310,12 @@ class _Maker:
         self, failing: Sequence[Script], tried: Sequence[Script], expected: Mapping[str, tuple[Expected, ...]]
     ) -> list[Script]:
         """Return scripts with an input that decides and lies beyond those of the tests: near what decides already."""
-        known, answers, found, used_s = set(map(form_of, tried)), dict(expected), list[Script](), 0.0
+        known, answers, telling, used_s = set(map(form_of, tried)), dict(expected), list[Script](), 0.0
         origins = [*failing, *(script for script in tried if deciding_inputs([script], expected))]
         for _ in range(NUM_ROUNDS):
-            if len(found) >= NUM_DECIDING or used_s > MAX_SEARCH_CPU_S:
+            if len(telling) >= NUM_DECIDING or used_s > MAX_SEARCH_CPU_S:
                 break
-            near = near_scripts([*origins, *found], answers, known, NUM_NEAR, MAX_NEAR_STEPS, self._random)
+            near = near_scripts([*origins, *telling], answers, known, NUM_NEAR, MAX_NEAR_STEPS, self._random)
             if not near:
                 break
             known |= set(map(form_of, near))
@@ -324,8 +324,8 @@ class _Maker:
             used_s += sum(sum(replay.cpu_s.values()) for replay in (*golds, broken))
             answers |= {script.id: expect(script, golds, broken) for script in near}
             quick = [script for script in near if golds[0].cpu_s.get(script.id, 0.0) <= MAX_SET_CPU_S]
-            found += [script for script in quick if deciding_inputs([script], answers)]
-        return found[:NUM_DECIDING]
+            telling += [script for script in quick if deciding_inputs([script], answers)]
+        return telling[:NUM_DECIDING]
 
     async def _trial(self, files: Files, scripts: Sequence[Script], gold: Replay, max_late: int = 1) -> Replay:
         """Replay ``scripts`` over other code, which is given up after ``max_late`` late ones."""

@@ -114,7 +114,7 @@ def _changes(
         first = 1 if step["op"] in _CALLS else len(step["args"])
         for index, old in enumerate(step["args"][first:], first):
             if number in reach and old[0] in _PASSED_ON:
-                others = [*globals_, *(["h", one["to"]] for one in origin.steps[:number] if "to" in one)]
+                others = [*globals_, *(["h", earlier["to"]] for earlier in origin.steps[:number] if "to" in earlier)]
                 for value in others:
                     if value != old:
                         yield _Change(origin, (number, "args", index, 0), value, is_unusual=True)
