@@ -154,6 +154,9 @@ class Location(Record):
     last_line: int
 
 
+MIN_DECIDING_INPUTS = 2
+
+
 class ReplayStrength(Record):
     """Evidence of what the replay judge can tell about a task (docs/concepts/security.md)."""
 
@@ -169,6 +172,15 @@ class ReplayStrength(Record):
     """Variants of gold with one changed operator that were replayed."""
     num_variants_killed: int = 0
     """Variants that contradict gold on a judged step."""
+    num_deciding_inputs: int | None = None
+    """Inputs that no test has, on which the broken code differs from gold; with few of them a repair for the inputs of
+    the tests passes as one for all. None: not counted."""
+
+    @property
+    def is_thin(self) -> bool:
+        """True where the replay judge cannot tell a repair from one for the tests only; False where nobody counted."""
+        num_inputs = self.num_deciding_inputs
+        return num_inputs is not None and (not self.num_deciding_steps or num_inputs < MIN_DECIDING_INPUTS)
 
 
 class Accuracy(Record):

@@ -29,7 +29,15 @@ def same(items):
 
 def _private(value):
     return value * 2
+
+
+def outer(inner):
+    def nested(value):
+        return inner(value)
+
+    return nested
 """
+MUTED = "def quiet(function):\n    return lambda *given: None\n\n\n"
 BASE, GOLD = ("def f(a, b):\n    return a < b\n" + KEPT), ("def f(a, b):\n    return a <= b\n" + KEPT)
 
 
@@ -50,6 +58,27 @@ def missing(text, path="m.py"):
         ("def other(value):", "def _other(value):", "other"),
         ("    def open(self):", "    def _open(self):", "Box.open"),
         ("class Box:", "class _Box:", "Box"),
+        ("    check(value)\n", "    return [None][0]\n", "other"),
+        ("    check(value)\n", "    raise NotImplementedError\n    check(value)\n", "other"),
+        ("    check(value)\n    return value + 1", "    for _ in ():\n        return value + 1", "other"),
+        ("    check(value)\n    return value + 1", "    result = value\n    return result", "other"),
+        ("    check(value)\n", "    if value is value:\n        return None\n    check(value)\n", "other"),
+        ("    check(value)\n", "    if [value]:\n        return\n    check(value)\n", "other"),
+        ("    check(value)\n    return value + 1", "    return list()", "other"),
+        ("    return value * 2", "    return None", "_private"),
+        ("    check(value)\n    return value + 1", "    return locals().get('value')", "other"),
+        ("    check(value)\n    return value + 1", "    return type(value)()", "other"),
+        ("    check(value)\n    return value + 1", "    return (lambda: None)()", "other"),
+        ("    check(value)\n    return value + 1", "    str(value)\n    return None", "other"),
+        ("    check(value)\n    return value + 1", "    while True:\n        break\n        check(value)", "other"),
+        (
+            "    check(value)\n    return value + 1",
+            "    try:\n        raise OSError\n    except OSError:\n        return 1",
+            "other",
+        ),
+        ("        return inner(value)", "        return 0", "outer._inner.nested"),
+        ("        raise NotImplementedError\n", "        raise NotImplementedError\n\n    del open\n", "Box.open"),
+        ("def other(value):", f"{MUTED}@quiet\ndef other(value):", "other"),
     ],
 )
 def test_what_gold_keeps_may_be_neither_removed_nor_emptied(old, new, name):
@@ -59,6 +88,7 @@ def test_what_gold_keeps_may_be_neither_removed_nor_emptied(old, new, name):
 def test_a_deleted_file_has_no_names():
     assert {"m.py: f", "m.py: Box"} >= set(missing(None)) - {
         "m.py: other",
+        "m.py: outer",
         "m.py: same",
         "m.py: Box.open",
         "m.py: Box.close",
@@ -72,6 +102,9 @@ def test_a_deleted_file_has_no_names():
         ("", ""),
         ("    check(value)\n    return value + 1", "    return 1 + value"),
         ("    return items", '    """Return the same."""\n    return items'),
+        ("    check(value)\n", "    if value is None:\n        return None\n    check(value)\n"),
+        ("    return value * 2", "    return value << 1"),
+        ("def other(value):", f"{MUTED.replace('None', 'function(*given)')}@quiet\ndef other(value):"),
         ("        raise NotImplementedError", "        raise NotImplementedError(self)"),
         ("def other(value):", "from n import other\ndef _other(value):"),
         ("def other(value):", "from n import *\ndef _other(value):"),

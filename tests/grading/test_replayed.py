@@ -161,7 +161,7 @@ def test_any_value_is_right_where_gold_is_unstable_and_the_broken_code_raises(an
     assert review("fail_to_pass", [expected(ANY, KEY)], answer).consequence == consequence
 
 
-def varied(*answers, **marks):
+def varied(*answers, is_mutation=False, **marks):
     """Review varied scripts whose first call is as the tests have it, and right."""
     ids = [f"t#{number}" for number in range(len(answers))]
     scripts = tuple(Script(name, (CALL, {**CALL, "is_varied": name, **marks})) for name in ids)
@@ -173,7 +173,7 @@ def varied(*answers, **marks):
         )
         for one, value in zip(scripts, answers, strict=True)
     }
-    return compare(oracle, scripts, Replay(seen, {}, 0.1))
+    return compare(oracle, scripts, Replay(seen, {}, 0.1), is_mutation=is_mutation)
 
 
 def test_as_broken_on_other_inputs_and_seldom_right_is_a_table_of_the_tests_inputs():
@@ -182,6 +182,12 @@ def test_as_broken_on_other_inputs_and_seldom_right_is_a_table_of_the_tests_inpu
     assert varied(TWO, TWO, ONE).consequence == "suspicious"
     assert varied(TWO, THREE).consequence == "suspicious"
     assert varied(ONE, ONE).consequence is None
+
+
+def test_a_mutation_is_repaired_for_all_inputs_of_the_usual_types():
+    assert varied(TWO, TWO, *[ONE] * 9, is_mutation=True).consequence == "failed"
+    assert varied(TWO, *[ONE] * 9, is_mutation=True).consequence == "suspicious"
+    assert varied(TWO, TWO, *[ONE] * 9, is_mutation=True, is_unusual=True).consequence == "suspicious"
 
 
 def test_another_answer_for_several_inputs_of_the_usual_types_is_failed():

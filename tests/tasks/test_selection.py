@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from repairgym.config.selection import TaskSelection
+from repairgym.config.selection import TaskSelection, TrainingSelection
 from repairgym.errors import ConfigError, InputError
-from repairgym.records import UNDERSPECIFIED, Task
+from repairgym.records import UNDERSPECIFIED, ReplayStrength, Task
 from repairgym.tasks.selection import read_ids, select_tasks
 
 
@@ -64,6 +64,19 @@ def test_underspecified_tasks_are_left_out_where_asked_and_the_count_is_told(tas
     marked = [*tasks[:4], tasks[4].model_copy(update={"labels": {UNDERSPECIFIED: "true"}})]
     assert select_tasks(marked, only).summary == "4 of 5 tasks (is_specified_only: 4)"
     assert len(select_tasks(marked, TaskSelection()).tasks) == 5
+
+
+def test_training_leaves_out_tasks_with_a_thin_verdict_and_tells_the_count(tasks):
+    def judged(task, num_inputs):
+        counts = {"num_tests": 1, "num_scripts": 1, "num_lost_steps": 0, "num_deciding_steps": 1}
+        strength = ReplayStrength(**counts, num_deciding_inputs=num_inputs)
+        return task.model_copy(update={"certificate": task.certificate.model_copy(update={"replay": strength})})
+
+    train = [task for task in tasks if task.split == "train"]
+    measured = [judged(task, number) for task, number in zip(train, (None, 1, 2), strict=True)]
+    assert "is_told_only: 2" in select_tasks(measured, TrainingSelection()).summary
+    assert len(select_tasks(measured, TaskSelection(splits=("train",))).tasks) == 3
+    assert "is_told_only" not in select_tasks(tasks, TrainingSelection()).summary
 
 
 def test_an_empty_selection_names_the_part_that_emptied_it(tasks):

@@ -35,7 +35,10 @@ def replay_tasks(
     for result in measured:
         if result.reason:
             typer.echo(f"{result.task.id}: not judged: {result.reason}")
+        elif result.strength.is_thin:
+            typer.echo(f"{result.task.id}: thin: {result.strength.num_deciding_inputs} other inputs decide")
     strengths = [result.strength for result in measured]
+    num_thin = sum(strength.is_thin for strength in strengths)
     num_told = sum(not result.reason for result in measured)
     num_scripts, num_tests = (
         sum(strength.num_scripts for strength in strengths),
@@ -45,7 +48,7 @@ def replay_tasks(
     num_variants = sum(strength.num_variants for strength in strengths)
     typer.echo(
         f"the replay judge can tell {num_told} of {len(tasks)} tasks; {num_scripts} of {num_tests} tests have scripts, "
-        f"{num_killed} of {num_variants} variants of gold are told from it"
+        f"{num_killed} of {num_variants} variants of gold are told from it; {num_thin} tasks are thin"
     )
 
 

@@ -54,6 +54,8 @@ class TaskSelection(Record):
     max_solve_rate: float = Field(1.0, ge=0, le=1)
     is_specified_only: bool = False
     """Leave out tasks with the label ``is_underspecified``: their hidden tests need what nobody tells."""
+    is_told_only: bool = False
+    """Leave out tasks whose certificate says that the replay judge cannot tell a repair from one for the tests only."""
     num_tasks: NonNegativeInt = 0
     """Most tasks, drawn over all packages by the digest of their ids; 0: all."""
 
@@ -89,19 +91,25 @@ class TaskSelection(Record):
     @property
     def is_narrowed(self) -> bool:
         """True where more than splits and size is chosen."""
-        return any(self.model_dump(exclude={"splits", "num_tasks", "is_specified_only", *_RATE_BOUNDS}).values())
+        return any(
+            self.model_dump(
+                exclude={"splits", "num_tasks", "is_specified_only", "is_told_only", *_RATE_BOUNDS}
+            ).values()
+        )
 
 
 class DataSetSelection(TaskSelection):
     """Tasks of a data set for another trainer (`repairgym verl data`): the train split, unless others are named."""
 
     splits: tuple[Split, ...] = ("train",)
+    is_told_only: bool = True
 
 
 class TrainingSelection(TaskSelection):
     """Tasks to train on: of the train split."""
 
     splits: tuple[Split, ...] = ("train",)
+    is_told_only: bool = True
 
     @model_validator(mode="after")
     def _is_for_training(self) -> Self:

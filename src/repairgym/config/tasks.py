@@ -279,7 +279,7 @@ class RebuildConfig(Record):
 
 FilterName = Literal[
     "missing_names", "unmentioned_names", "size", "quality", "flakiness", "build_time", "trivial", "solve_rate",
-    "duplicates", "contamination", "answer_in_sight",
+    "duplicates", "contamination", "answer_in_sight", "thin_verdict",
 ]  # fmt: skip
 
 
@@ -374,8 +374,8 @@ class CurationConfig(Record):
     """A curation of a task folder."""
 
     filters: tuple[FilterName, ...] = (
-        "missing_names", "size", "quality", "flakiness", "build_time", "trivial", "answer_in_sight", "duplicates",
-        "contamination",
+        "missing_names", "size", "quality", "flakiness", "build_time", "trivial", "answer_in_sight", "thin_verdict",
+        "duplicates", "contamination",
     )  # fmt: skip
     """Filters in order; each sees the tasks that the earlier ones kept."""
     is_unmeasured_kept: bool = True

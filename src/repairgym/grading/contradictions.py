@@ -21,7 +21,8 @@ DETECTOR = "replay"
 MIN_SHARE = 0.9
 """Share of a script's steps that a submission has to reach, and every step that decides."""
 _MIN_VARIED, _VARIED_RATIO = 2, 3
-"""Other inputs with the answer of the broken code: so many, and so many for each with the right one."""
+"""Other inputs with the answer of the broken code: so many, and so many for each with the right one. A mutation has no
+other behaviour than gold's to restore: there the first number is enough, of inputs of the types that tests have."""
 _MIN_CHANGED, _MIN_PAIRS = 3, 2
 """Other inputs of the types that tests have with another answer than the broken and the repaired code, and pairs of
 objects with an answer of their own: so many are no accident."""
@@ -125,9 +126,9 @@ class Review:
     """Nothing tells the repair from the broken code here, so the tests in their process judge alone."""
 
 
-def repairs_tests_only(oracle: Oracle, drawn: Sequence[Script], replay: Replay) -> bool:
+def repairs_tests_only(oracle: Oracle, drawn: Sequence[Script], replay: Replay, *, is_mutation: bool = False) -> bool:
     """Return True when the inputs of ``drawn``, varied scripts, have the answers of the broken code."""
-    inputs = Inputs()
+    inputs = Inputs(is_mutation=is_mutation)
     for script in drawn:
         seen = _seen(replay, script)
         reached = [wanted for wanted in oracle.expected[script.id] if wanted.place in seen]
@@ -139,12 +140,15 @@ def _seen(replay: Replay, script: Script) -> dict[Place, Observation]:
     return {(seen.step, seen.part): seen for seen in replay.observations.get(script.id, ())}
 
 
-def compare(oracle: Oracle, drawn: Sequence[Script], replay: Replay) -> Review:
-    """Return the review of a submission by the answers that its code gave to the scripts ``drawn``."""
+def compare(oracle: Oracle, drawn: Sequence[Script], replay: Replay, *, is_mutation: bool = False) -> Review:
+    """Return the review of a submission by the answers that its code gave to the scripts ``drawn``.
+
+    ``is_mutation``: gold is the code before a mutation, so a repair has no other behaviour to choose.
+    """
     groups: dict[str, Group] = {script.id: group for group, scripts in oracle.scripts.items() for script in scripts}
     everything: list[Contradiction] = []
     marks: list[Mark] = []
-    inputs = Inputs()
+    inputs = Inputs(is_mutation=is_mutation)
     num_steps = 0
     for script in drawn:
         expected, group = oracle.expected[script.id], groups[script.id]
@@ -170,7 +174,9 @@ class Mark(NamedTuple):
 class Inputs:
     """Answers of a submission for inputs that no test has: each literal, call or pair of objects counts once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_mutation: bool = False) -> None:
+        self._is_mutation = is_mutation
+        self._unusual: set[str] = set()
         self._told: dict[str, Told] = {}
         self._different: dict[str, list[Contradiction]] = defaultdict(list)
 
@@ -184,6 +190,8 @@ class Inputs:
             wrong = [case for case in contradictions if case.step in affected and case.difference in _VALUES]
             told, varied_id = _told(step, deciding, wrong), step["is_varied"]
             # Several questions are asked about one pair.
+            if step.get("is_unusual"):
+                self._unusual.add(varied_id)
             self._told[varied_id] = max(told, self._told.get(varied_id, told), key=_TOLD.index)
             own = [case for case in contradictions if case.step in affected and case.group == "varied"]
             if own and min(own, key=lambda case: case.step).outcome in _OWN:
@@ -202,14 +210,16 @@ class Inputs:
     def are_broken(self) -> bool:
         """True when the inputs of the tests are repaired, and other ones are not."""
         told = Counter(self._told.values())
-        return told["broken"] >= max(_MIN_VARIED, _VARIED_RATIO * told["right"])
+        usual = sum(what == "broken" for varied_id, what in self._told.items() if varied_id not in self._unusual)
+        is_partial = self._is_mutation and usual >= _MIN_VARIED
+        return is_partial or told["broken"] >= max(_MIN_VARIED, _VARIED_RATIO * told["right"])
 
     def marks(self) -> Iterable[Mark]:
         """Yield what several inputs say together."""
         told = Counter(self._told.values())
         if self.are_broken:
             reason = f"as the broken code for {told['broken']} other inputs, and right for {told['right']}"
-            yield Mark("failed", f"{reason}: only the inputs of the tests are repaired")
+            yield Mark("failed", f"{reason}: only some inputs, those of the tests among them, are repaired")
         if told["changed"] >= _MIN_CHANGED:
             yield Mark(
                 "failed", f"neither as the broken code nor as the repaired one for {told['changed']} other inputs"

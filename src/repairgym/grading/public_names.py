@@ -1,8 +1,9 @@
-"""Public names that a submission removes or empties, though gold keeps them as they were.
+"""Names that a submission removes (public ones) or empties (any), though gold keeps them as they were.
 
 Reads the text of changed files, never their behavior: no test and no recorded call may reach these functions. Makes
 names. Guarantees: a name that another statement binds is not missing; a function counts as emptied only where gold
-leaves its code alone and it did something; a file that cannot be parsed says nothing.
+leaves its code alone, it did something, and what is left of it that can be reached computes nothing; a file that
+cannot be parsed says nothing.
 """
 
 import ast
@@ -10,16 +11,21 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import PurePosixPath
 
+from repairgym.grading.exploits.conditions import truth
 from repairgym.grading.exploits.syntax import parse, reading_deep_trees
 from repairgym.grading.permitted import is_protected
 from repairgym.grading.stages import Pinned
 
+_PLAIN = frozenset({
+    "bool", "bytes", "dict", "float", "frozenset", "hash", "id", "int", "isinstance", "len", "list", "object", "repr",
+    "set", "str", "tuple", "type",
+})  # fmt: skip
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Names = dict[str, ast.stmt]
 
 
 def missing_names(pinned: Pinned) -> list[str]:
-    """Return the public functions and classes that the permitted part of a submission removes or empties."""
+    """Return the public functions and classes that the permitted part of a submission removes, and all emptied ones."""
     task, names = pinned.task, list[str]()
     for path, text in pinned.permitted.files.items():
         if not path.endswith(".py") or not _is_source(path, task.source_paths) or is_protected(task, path):
@@ -43,26 +49,34 @@ def _missing(base: str, gold: str, text: str | None) -> Iterator[str]:
         return
     for name, node in kept.items():
         new = there.get(name)
-        is_gone = new is None and not _is_bound_elsewhere(name, kept, there)
+        is_public = not any(part.startswith("_") for part in name.split("."))
+        is_gone = is_public and new is None and not _is_bound_elsewhere(name, kept, there)
         # The comparison of whole classes comes last: it takes longer than everything else here.
-        if name in before and (is_gone or _is_emptied(node, new)) and ast.dump(before[name]) == ast.dump(node):
+        if (
+            name in before
+            and (is_gone or _is_emptied(node, new) or _is_muted(node, new, there))
+            and ast.dump(before[name]) == ast.dump(node)
+        ):
             yield name
 
 
 @lru_cache(maxsize=256)
 def _names_of(text: str) -> _Names | None:
-    """Return the public names of ``text``; None when it cannot be parsed."""
+    """Return the names of ``text``; None when it cannot be parsed."""
     tree = parse(text)
-    return dict(_bound(tree.body)) if tree is not None else None
+    names = dict(_bound(tree.body)) if tree is not None else None
+    return names and {name: node for name, node in names.items() if not isinstance(node, ast.Delete)}
 
 
 def _bound(body: list[ast.stmt], scope: str = "") -> Iterator[tuple[str, ast.stmt]]:
-    """Yield each public name of a body, and ``*`` where names may come from anywhere; classes are entered."""
+    """Yield each name of a body, and ``*`` where names may come from anywhere; classes are entered."""
     for node in body:
-        for name in _names(node):
-            if name in ("*", "__getattr__") or not name.startswith("_"):
-                yield scope + name, node
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+        yield from ((scope + name, node) for name in _names(node))
+        if isinstance(node, _Function):
+            yield from _bound(
+                [part for part in node.body if isinstance(part, _Function)], f"{scope}{node.name}._inner."
+            )
+        elif isinstance(node, ast.ClassDef):
             yield from _bound(node.body, f"{scope}{node.name}.")
         elif isinstance(node, ast.If | ast.Try | ast.With):
             blocks = [getattr(node, part, []) for part in ("body", "orelse", "finalbody")]
@@ -77,6 +91,8 @@ def _names(node: ast.stmt) -> Iterator[str]:
             yield name
         case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
             yield from ((alias.asname or alias.name).partition(".")[0] for alias in aliases)
+        case ast.Delete(targets):
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
         case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.For():
             yield from (part.id for part in ast.walk(node) if isinstance(part, ast.Name) and _is_stored(part))
 
@@ -107,17 +123,82 @@ def _is_emptied(old: ast.stmt, new: ast.stmt | None) -> bool:
     if not isinstance(old, _Function) or not isinstance(new, _Function):
         return False
     before, after = (list(filter(_is_code, function.body)) for function in (old, new))
-    if not all(map(_is_trivial, after)) or all(map(_is_constant, before)):
+    return (
+        _is_idle(new)
+        and not all(map(_is_constant, before))
+        and list(map(ast.dump, before)) != list(map(ast.dump, after))
+    )
+
+
+def _is_muted(old: ast.stmt, new: ast.stmt | None, there: _Names) -> bool:
+    """Return True for a function with a new decorator that never looks at it."""
+    if not isinstance(old, _Function) or not isinstance(new, _Function):
         return False
-    return list(map(ast.dump, before)) != list(map(ast.dump, after))
+    known = set(map(ast.dump, old.decorator_list))
+    names = [mark.id for mark in new.decorator_list if isinstance(mark, ast.Name) and ast.dump(mark) not in known]
+    decorators = (there.get(name) for name in names)
+    return any(isinstance(mark, _Function) and mark.args.args and not _is_read(mark) for mark in decorators)
+
+
+def _is_read(function: _Function) -> bool:
+    name = function.args.args[0].arg
+    return any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(function))
 
 
 def _is_code(node: ast.stmt) -> bool:
     return not isinstance(node, ast.Pass) and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
 
 
+def _is_idle(function: _Function) -> bool:
+    """Return True where nothing that can be reached computes: constants and arguments are handed on, or an error."""
+    return all(map(_is_trivial, filter(_is_code, _reached(function.body))))
+
+
+def _reached(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements of ``body`` that can run; a condition that constants decide gives way to its branch."""
+    for node in body:
+        decided = None
+        if isinstance(node, ast.If | ast.While):
+            decided = truth(node.test)
+        elif isinstance(node, ast.For) and truth(node.iter) is False:
+            decided = False
+        if isinstance(node, ast.While) and decided and isinstance(node.body[0], ast.Break):
+            continue
+        ways = [] if decided is None else getattr(node, "body" if decided else "orelse")
+        parts = [node] if decided is None else list(_reached(ways))
+        yield from parts
+        if parts and isinstance(parts[-1], ast.Return | ast.Raise):
+            return
+
+
 def _is_trivial(node: ast.stmt) -> bool:
-    return _is_constant(node) or (isinstance(node, ast.Return) and isinstance(node.value, ast.Name))
+    match node:
+        case ast.Raise() | ast.Return(None) | ast.Expr(ast.Call(ast.Name(), _, [])):
+            return not isinstance(node, ast.Expr) or _is_builtin(node.value)
+        case ast.Try(body, handlers, orelse, finalbody):
+            parts = [*body, *orelse, *finalbody, *(part for handler in handlers for part in handler.body)]
+            return all(map(_is_trivial, filter(_is_code, parts)))
+        case ast.Return(value) | ast.Assign([ast.Name()], value) | ast.AnnAssign(ast.Name(), _, value):
+            return value is None or isinstance(value, ast.Name) or _is_fixed(value)
+    return False
+
+
+def _is_fixed(value: ast.expr) -> bool:
+    """Return True for an expression without a name; the call of a class without arguments, ``list()``, is one."""
+    match value:
+        case ast.Call(ast.Lambda(_, body), [], []):
+            return _is_fixed(body)
+        case ast.Call(ast.Name(), [], []):
+            return _is_builtin(value)
+        case ast.Call(ast.Call(ast.Name("type")), [], []) | ast.Call(ast.Attribute(ast.Call(ast.Name("locals")))):
+            return True
+    return not any(isinstance(part, ast.Name | ast.Call | ast.Yield | ast.Await) for part in ast.walk(value))
+
+
+def _is_builtin(value: ast.expr) -> bool:
+    """Return True for the call of a built-in that changes nothing; a value that nobody looks at does nothing, then."""
+    is_named = isinstance(value, ast.Call) and isinstance(value.func, ast.Name)
+    return is_named and value.func.id in _PLAIN  # type: ignore[attr-defined]
 
 
 def _is_constant(node: ast.stmt) -> bool:

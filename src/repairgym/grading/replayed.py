@@ -115,19 +115,21 @@ class ReplayJudge:
         draw = random.Random(secrets.token_bytes(16))
         oracle, drawn = with_repetitions(oracle, draw_scripts(oracle, draw, same, is_whole=self._is_whole), draw)
         replay = await self._replay(pinned, oracle, drawn)
-        review = compare(oracle, drawn, replay)
+        is_mutation = task.source == "mutations"
+        review = compare(oracle, drawn, replay, is_mutation=is_mutation)
         if review.consequence == "suspicious":  # a sign: the other inputs that were not drawn are asked as well
             every = oracle.scripts.get("varied", ())
             other = await self._replay(pinned, oracle, every) if every else replay
-            if repairs_tests_only(oracle, every, other):
-                drawn, replay, review = list(every), other, compare(oracle, every, other)
+            if repairs_tests_only(oracle, every, other, is_mutation=is_mutation):
+                drawn, replay = list(every), other
+                review = compare(oracle, every, other, is_mutation=is_mutation)
         if review.consequence is not None:
             agreed = oracle
             for _ in range(_NUM_ASKED_AGAIN):  # in interpreters of their own, where objects lie elsewhere
                 conditions = Conditions(hash_seed=1 + secrets.randbelow(1 << 31))
                 moved = graded_files(task, with_moved_lines(task.gold_files))
                 agreed = agreed.where_agreed(await self._play(task, oracle, drawn, moved, conditions))
-            review = compare(agreed, drawn, replay)
+            review = compare(agreed, drawn, replay, is_mutation=is_mutation)
         if oracle.strength.num_deciding_steps:
             return review
         note = not_judged(

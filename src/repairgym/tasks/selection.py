@@ -81,6 +81,8 @@ def _parts(selection: TaskSelection, tasks: Collection[Task]) -> Iterator[_Part]
         yield _among(f"labels.{name}", values, partial(_label, name))
     if selection.is_specified_only and any(UNDERSPECIFIED in task.labels for task in tasks):
         yield _Part("is_specified_only", _specified, lambda value: value == "specified")
+    if selection.is_told_only and any(map(_is_thin, tasks)):
+        yield _Part("is_told_only", lambda task: "thin" if _is_thin(task) else "told", lambda value: value == "told")
     if selection.solve_rates:
         low, high, policy = selection.min_solve_rate, selection.max_solve_rate, selection.solved_by
         rates = rates_of(Path(selection.solve_rates), policy, tasks)
@@ -105,6 +107,10 @@ def _label(name: str, task: Task) -> str:
 
 def _specified(task: Task) -> str:
     return "underspecified" if UNDERSPECIFIED in task.labels else "specified"
+
+
+def _is_thin(task: Task) -> bool:
+    return task.certificate.replay is not None and task.certificate.replay.is_thin
 
 
 def _day(task: Task) -> str:

@@ -49,6 +49,11 @@ def test_size_has_the_bounds_of_paper_b() -> None:
     assert apply("size", one("unknown")) == ([], ["unknown"])
 
 
+def test_thin_verdicts_are_dropped_where_they_were_counted() -> None:
+    candidates = one("thin", is_thin=True), one("told", is_thin=False), one("unknown")
+    assert apply("thin_verdict", *candidates) == (["thin"], ["unknown"])
+
+
 def test_missing_names_are_told_from_other_failures() -> None:
     messages = {
         "import": ("ImportError: cannot import name 'x'",),

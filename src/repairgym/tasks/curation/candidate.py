@@ -52,6 +52,8 @@ class Candidate:
     build_s: float | None = None
     quality_scores: dict[str, float] = field(default_factory=dict)
     solve_rate: SolveRate | None = None
+    is_thin: bool | None = None
+    """The replay judge cannot tell a repair from one for the tests only; None where nobody counted."""
     sighting: str | None = None
     """Place in the agent's sandbox that shows the answer; empty for none."""
 
@@ -77,7 +79,7 @@ def describe(
     if isinstance(task, UnbuiltTask):
         names = find_unmentioned(task.gold_patch, task.test_patch, task.issue) if task.test_patch else None
         return replace(candidate, unmentioned_names=names, quality_scores=task.quality_scores)
-    runs = evidence or task.certificate
+    runs, replay = evidence or task.certificate, task.certificate.replay
     return replace(
         candidate,
         function=place_of(task),
@@ -86,6 +88,7 @@ def describe(
         num_unstable_tests=len(runs.unstable_tests),
         is_empty_failing=runs.num_empty_failed == runs.num_empty_runs,
         build_s=runs.empty_duration_s,
+        is_thin=replay.is_thin if replay and replay.num_deciding_inputs is not None else None,
     )
 
 

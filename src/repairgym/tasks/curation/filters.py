@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from repairgym.config.tasks import CurationConfig, FilterName
+from repairgym.records import MIN_DECIDING_INPUTS
 from repairgym.tasks.curation.candidate import Candidate
 
 
@@ -235,6 +236,14 @@ def answer_in_sight(candidate: Candidate, config: CurationConfig) -> str | None:
     return candidate.sighting
 
 
+def thin_verdict(candidate: Candidate, _: CurationConfig) -> str | None:
+    """Drop tasks whose replay judge cannot tell a repair from one for the tests only."""
+    few = (
+        f"fewer than {MIN_DECIDING_INPUTS} inputs next to those of its tests tell the broken code from the repaired one"
+    )
+    return None if candidate.is_thin is None else few if candidate.is_thin else ""
+
+
 _PAPER_B = "paper B, section 4.1"
 _NOTHING_RAN = "ours, in the place of paper B, section 4.1, where nothing was run"
 _STAGE_2 = "paper B, section 4.3 (stage 2: 2,028 of 7,249 left)"
@@ -249,6 +258,7 @@ FILTERS: dict[FilterName, TaskFilter] = {
     "build_time": single_task_filter("paper A, data of the simplified pipeline", build_time),
     "trivial": single_task_filter(_BACK_TEST, trivial),
     "answer_in_sight": single_task_filter("ours (repairgym tasks scan)", answer_in_sight),
+    "thin_verdict": single_task_filter("ours (repairgym tasks verify --replay)", thin_verdict),
     "solve_rate": single_task_filter(_STAGE_2, solve_rate),
     "duplicates": TaskFilter("ours; no paper gives a bound", duplicates),
     "contamination": TaskFilter(_HELD_OUT, contamination),

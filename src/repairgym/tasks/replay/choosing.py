@@ -41,6 +41,13 @@ def covering_sets(
     return sets
 
 
+def with_near(sets: Sequence[Sequence[Script]], near: Sequence[Script]) -> list[list[Script]]:
+    """Return ``sets`` with the scripts ``near`` dealt to them, so that a draw has some; without any, new sets."""
+    num_sets = len(sets) or -(-len(near) // MAX_SET_SCRIPTS)
+    known = sets or [()] * num_sets
+    return [[*near[number::num_sets], *known[number]] for number in range(num_sets)]
+
+
 def _covering_set(
     scripts: Sequence[Script],
     kills: Mapping[str, frozenset[int]],

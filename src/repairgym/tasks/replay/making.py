@@ -19,7 +19,7 @@ from repairgym.sandbox.base import SandboxBackend, SandboxSpec
 from repairgym.tasks.build.validation import graded_files, task_request
 from repairgym.tasks.build.wheel_check import is_wheel_check
 from repairgym.tasks.replay import scripts as replaying
-from repairgym.tasks.replay.choosing import covering_sets, killed
+from repairgym.tasks.replay.choosing import MAX_SET_CPU_S, covering_sets, killed, with_near
 from repairgym.tasks.replay.compared import Made, compared_scripts, made_objects, only_yes_and_no, trial_scripts
 from repairgym.tasks.replay.joining import MAX_STEPS, joined, joined_sets
 from repairgym.tasks.replay.moved import with_moved_lines
@@ -33,6 +33,7 @@ from repairgym.tasks.replay.scripts import (
     Replay,
     Script,
 )
+from repairgym.tasks.replay.searched import deciding_inputs, form_of, near_scripts
 from repairgym.tasks.replay.trees import MakeSpec, code_spec, replay_spec, test_files
 from repairgym.tasks.replay.varied import Files, gold_variants, varied_scripts
 from repairgym.tasks.replay.varied_calls import optional_parameters, varied_calls
@@ -47,6 +48,9 @@ NUM_CANDIDATES, NUM_CALLS, MAX_TRIED_STEPS = 200, 20, 800
 """Scripts with another literal that are tried one by one, those of each kind of varied call, and the steps of all."""
 NUM_VARIANTS, NUM_TRIED_VARIANTS = 16, 6
 """Wrong variants of gold, and those that varied scripts are tried on: first what the required scripts do not tell."""
+NUM_DECIDING, NUM_ROUNDS, NUM_NEAR, MAX_NEAR_STEPS, MAX_SEARCH_CPU_S = 18, 3, 60, 400, 3.0
+"""Other inputs that decide, which a directed search looks for, and its bounds: rounds, scripts and steps of each, and
+processor time of all replays together."""
 _TRIAL_CONDITIONS = (Conditions(), GOLD_CONDITIONS[1])
 _MAX_TRIAL_S = 20.0
 _LEAST_CPU_S, _CPU_FACTOR = 0.3, 3.0
@@ -192,7 +196,7 @@ class _Maker:
         recorded = tuple(script for script in recording.scripts if script.steps)
         failing, passing = self._split(recorded)
         if not failing:
-            return Oracle({}, {}, self._strength({}, (), 0, 0), 0.0)
+            return Oracle({}, {}, self._strength({}, (), 0, 0, ()), 0.0)
         wide, kept = joined(self._wide(recorded, others), "wide"), joined(passing, "pass_to_pass")
         required = (*failing, *kept)
         compared, varied, num_variants, num_killed = await self._varied(recorded)
@@ -214,7 +218,7 @@ class _Maker:
                 "varied": varied,
             },
             expected=expected,
-            strength=self._strength(expected, recorded, num_variants, num_killed),
+            strength=self._strength(expected, recorded, num_variants, num_killed, varied),
             duration_s=round(max(replay.duration_s for replay in golds[1:]), 3),
             executed=self._executed(kept, golds[0]),
         )
@@ -297,9 +301,31 @@ class _Maker:
         trials = await _all(*(self._trial(files[number], tried, golds[0]) for number in hard))
         kills = {script.id: killed(script.id, expected[script.id], [*trials, broken]) for script in tried}
         told |= {hard[number] for number in frozenset().union(*kills.values()) if number < len(hard)}
-        varied = joined_sets(covering_sets(tried, kills, golds[0].cpu_s), "varied")
+        near = await self._search(failing, tried, expected)
+        varied = joined_sets(with_near(covering_sets(tried, kills, golds[0].cpu_s), near), "varied")
         objects = made_objects((*recorded, *tried), golds[0], self._random)
         return _Chosen(await self._compared(objects), varied, len(files), len(told))
+
+    async def _search(
+        self, failing: Sequence[Script], tried: Sequence[Script], expected: Mapping[str, tuple[Expected, ...]]
+    ) -> list[Script]:
+        """Return scripts with an input that decides and lies beyond those of the tests: near what decides already."""
+        known, answers, telling, used_s = set(map(form_of, tried)), dict(expected), list[Script](), 0.0
+        origins = [*failing, *(script for script in tried if deciding_inputs([script], expected))]
+        for _ in range(NUM_ROUNDS):
+            if len(telling) >= NUM_DECIDING or used_s > MAX_SEARCH_CPU_S:
+                break
+            near = near_scripts([*origins, *telling], answers, known, NUM_NEAR, MAX_NEAR_STEPS, self._random)
+            if not near:
+                break
+            known |= set(map(form_of, near))
+            golds = await self._twice(near, near)
+            broken = await self._trial(graded_files(self._task), near, golds[0], Conditions.max_late)
+            used_s += sum(sum(replay.cpu_s.values()) for replay in (*golds, broken))
+            answers |= {script.id: expect(script, golds, broken) for script in near}
+            quick = [script for script in near if golds[0].cpu_s.get(script.id, 0.0) <= MAX_SET_CPU_S]
+            telling += [script for script in quick if deciding_inputs([script], answers)]
+        return telling[:NUM_DECIDING]
 
     async def _trial(self, files: Files, scripts: Sequence[Script], gold: Replay, max_late: int = 1) -> Replay:
         """Replay ``scripts`` over other code, which is given up after ``max_late`` late ones."""
@@ -336,6 +362,7 @@ class _Maker:
         recorded: Sequence[Script],
         num_variants: int,
         num_killed: int,
+        varied: Sequence[Script],
     ) -> ReplayStrength:
         task = self._task
         steps = (step for test_id in task.fail_to_pass for step in expected.get(test_id, ()))
@@ -346,6 +373,7 @@ class _Maker:
             num_deciding_steps=sum(step.is_deciding and step.is_used for step in steps),
             num_variants=num_variants,
             num_variants_killed=num_killed,
+            num_deciding_inputs=len(deciding_inputs(varied, expected)),
         )
 
 

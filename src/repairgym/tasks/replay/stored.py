@@ -27,7 +27,7 @@ from repairgym.tasks.replay.oracle import Oracle
 from repairgym.tasks.replay.scripts import MAX_RECORDED_TESTS, Recording
 from repairgym.tasks.replay.trees import MakeSpec
 
-ORACLE_VERSION = "7"
+ORACLE_VERSION, RECORDING_VERSION = "10", "7"
 _MAX_LOADED = 64
 _POLL_S = 0.05
 
@@ -52,7 +52,7 @@ def recording_digest(task: Task, spec: SandboxSpec, request: TestRequest, max_te
         "files": spec.files,
         "request": request.model_copy(update={"test_ids": tuple(sorted(request.test_ids))}).model_dump(mode="json"),
         "limits": [spec.limits.model_dump(mode="json"), max_tests],
-        "versions": [ORACLE_VERSION, _recorder_digest(), task.base_tree, task.environment.digest],
+        "versions": [RECORDING_VERSION, _recorder_digest(), task.base_tree, task.environment.digest],
     }
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 

@@ -40,21 +40,17 @@ def varied_scripts(scripts: Sequence[Script], limit: int, rng: random.Random) ->
 
     Some have a list with other elements instead. One of another type is marked as unusual.
     """
-    pool = _pool(scripts)
+    pool = pool_of(scripts)
     short = [script for script in scripts if len(script.steps) <= _MAX_STEPS]
     changes = [
         (script, place, value, type(old))
         for script in short
         for place, old in literals(script)
         if type(old) in _VARIED_TYPES
-        for value in _others(old, pool, rng)
+        for value in other_literals(old, pool, rng)
     ]
     of_lists = [
-        (script, place, value, list)
-        for script in short
-        for place, old in lists(script)
-        for value in (old[:-1], [*old, old[-1]], ["L", *old[:0:-1]], [*old, *old[1:] * _LONG])
-        if value != old
+        (script, place, value, list) for script in short for place, old in lists(script) for value in other_lists(old)
     ]
     others = [change for change in changes if type(change[2]) is not change[3]]
     same = [change for change in changes if type(change[2]) is change[3]]
@@ -67,7 +63,7 @@ def varied_scripts(scripts: Sequence[Script], limit: int, rng: random.Random) ->
     ]
 
 
-def _pool(scripts: Sequence[Script]) -> dict[type, list[Any]]:
+def pool_of(scripts: Sequence[Script]) -> dict[type, list[Any]]:
     """Return the literals of ``scripts`` by type, each once, in their order."""
     by_type: dict[type, dict[Any, None]] = {}
     for script in scripts:
@@ -77,8 +73,16 @@ def _pool(scripts: Sequence[Script]) -> dict[type, list[Any]]:
     return {kind: list(values) for kind, values in by_type.items()}
 
 
-def _others(old: Any, pool: Mapping[type, list[Any]], rng: random.Random) -> list[Any]:
+def other_lists(old: list[Any]) -> list[list[Any]]:
+    """Return operands of lists that may stand in the place of the list ``old``: shorter, longer, in another order."""
+    values = [old[:-1], [*old, old[-1]], ["L", *old[:0:-1]], [*old, *old[1:] * _LONG]]
+    return [value for value in values if value != old]
+
+
+def other_literals(old: Any, pool: Mapping[type, list[Any]], rng: random.Random) -> list[Any]:
     """Return values that may stand in the place of ``old``, some of them of another type."""
+    if type(old) not in _VARIED_TYPES:
+        return []
     known = pool.get(type(old), [])
     values = [*_edits(old), *rng.sample(known, min(_NUM_FROM_POOL, len(known)))]
     values += [value for value in _OF_ANY_TYPE if type(value) is not type(old)]
