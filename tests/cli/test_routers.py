@@ -89,6 +89,14 @@ def test_weights_and_table_decide_what_a_phase_holds(fit, members, tmp_path):
         find_policy(str(path), 1.0, EndpointConfig())
 
 
+def test_tasks_may_lie_elsewhere(fit, run_of, tmp_path):
+    shutil.move(run_of / "tasks", tmp_path / "elsewhere")
+    code, text = fit()
+    assert code == 3
+    assert "no tasks.jsonl" in " ".join(text.split())
+    assert fit("--tasks", tmp_path / "elsewhere")[0] == 0
+
+
 def test_held_out_tasks_fit_nothing(cli, members, synthetic_run, tmp_path):
     pairs = [f"{folder}={synthetic_run}:{phase}" for folder, phase in zip(members, PHASES, strict=True)]
     named = [word for pair in pairs for word in ("--member", pair)]

@@ -206,11 +206,12 @@ def router(
         list[str],
         typer.Option(help="MODEL=RUN or MODEL=RUN:PHASE: a model folder and its graded episodes; at least two."),
     ],
+    tasks: TasksOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit which of several models acts in which situation, on episodes of training and validation packages.
 
-    Example: repairgym eval router router.json --member models/rft=runs/rft --member models/rl=runs/rl
+    Example: repairgym eval router router.json --tasks tasks --member models/rft=runs/rft --member models/rl=runs/rl
 
     Example: repairgym eval run tasks runs/routed --policy router.json select.splits=test
     """
@@ -223,7 +224,7 @@ def router(
     members: list[Member] = []
     episodes: dict[str, Sequence[Trajectory]] = {}
     for text in member:
-        made, its_episodes = _read_member(text)
+        made, its_episodes = _read_member(text, tasks)
         if made.name in episodes:
             raise InputError(f"two members are named {made.name!r}; rename a model folder")
         members.append(made)
@@ -239,7 +240,7 @@ def router(
     print_results(tables, sentences)
 
 
-def _read_member(text: str) -> tuple[Member, Sequence[Trajectory]]:
+def _read_member(text: str, tasks: Path | None) -> tuple[Member, Sequence[Trajectory]]:
     """Return a member and its episodes on packages that are not held out."""
     from repairgym.agent.routing import Member
     from repairgym.training.evaluate import weights_digest
@@ -249,7 +250,7 @@ def _read_member(text: str) -> tuple[Member, Sequence[Trajectory]]:
     if not model or not run:
         raise InputError(f"got --member {text!r}, expected MODEL=RUN or MODEL=RUN:PHASE")
     folder = find_model(model).absolute()
-    known = load_tasks(Path(run) / "tasks")
+    known = load_tasks(tasks or Path(run) / "tasks")
     with open_stored(Path(run)) as store:
         phases = list(dict.fromkeys(row.phase for row in store.rows()))
         if not phase and len(phases) != 1:
