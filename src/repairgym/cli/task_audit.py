@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from repairgym.cli.display import ProgressDisplay
+from repairgym.cli.display import ProgressDisplay, time_left
 from repairgym.cli.folder_audit import audit_harbor
 from repairgym.cli.options import AsJson, TaskFolder, print_json
 from repairgym.config.sandbox import SandboxConfig
@@ -138,7 +138,7 @@ async def _audit(
                     else:
                         run.problems[task.id] = result
                         progress(task.id, 0, 0, result)
-                    progress("audit", number, len(tasks), _time_left(started, number, len(tasks)))
+                    progress("audit", number, len(tasks), time_left(started, number, len(tasks)))
         run.elapsed_s = time.monotonic() - started
     finally:
         await backend.close()
@@ -150,11 +150,6 @@ async def _numbered(items: AsyncGenerator[ItemT, None]) -> AsyncGenerator[tuple[
     async for item in items:
         number += 1
         yield number, item
-
-
-def _time_left(started: float, num_done: int, num: int) -> str:
-    left_s = (time.monotonic() - started) / num_done * (num - num_done)
-    return f"{left_s / 60:.0f} min left" if left_s >= 90 else f"{left_s:.0f} s left"
 
 
 def _print_results(audits: Sequence[TaskAudit], run: _Run, is_json: bool) -> None:
@@ -262,7 +257,7 @@ async def _strengthen(
                     progress(unit.name, 0, 0, unit.error)
                 units.append(unit)
                 num_done += len(group)
-                progress("strengthen", num_done, num, _time_left(started, num_done, num))
+                progress("strengthen", num_done, num, time_left(started, num_done, num))
     finally:
         await backend.close()
     return units

@@ -21,8 +21,8 @@ from repairgym.cli.task_aged import aged
 from repairgym.cli.task_audit import audit, strengthen
 from repairgym.cli.task_backtest import backtest
 from repairgym.cli.task_calibrating import calibrate
-from repairgym.cli.task_combining import combine
 from repairgym.cli.task_describing import describe
+from repairgym.cli.task_evolve import evolve
 from repairgym.cli.task_exchange import checkout, export_tasks, import_tasks
 from repairgym.cli.task_fresh import fresh
 from repairgym.cli.task_imported import build_imported
@@ -62,7 +62,7 @@ app.command()(stats)
 app.command()(audit)
 app.command()(backtest)
 app.command()(calibrate)
-app.command()(combine)
+app.command()(evolve)
 app.command("replay")(replay_tasks)
 app.command()(scan)
 app.command()(strengthen)
