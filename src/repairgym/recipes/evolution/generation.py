@@ -85,14 +85,14 @@ class Evidence:
 
 
 async def attribute_all(
-    evidence: Evidence, file: AttributionFile, config: EvolutionConfig, report: Report
+    evidence: Evidence, file: AttributionFile, config: EvolutionConfig, layers: LayerStore, report: Report
 ) -> list[Attribution]:
     """Return the attribution of every failure; ``file`` has those of an earlier call, and gets the others."""
     known = file.load()
     left = [failure for key, failure in evidence.failures.items() if key not in known]
     if left:
         grading = config.rollout.grading.model_copy(update={"stops_at_failure": False})
-        backend, grader = open_grader(config.rollout.sandbox, grading)
+        backend, grader = open_grader(config.rollout.sandbox, grading, layers)
         num = len(evidence.failures)
         try:
             async with aclosing(attribute_failures(left, grader, config.num_concurrent)) as attributed:
@@ -233,7 +233,7 @@ def evolve(
     """
     if source.folder.resolve() == output.folder.resolve():
         raise InputError(f"{output.folder} holds the tasks that are read; name another folder")
-    everything = source.load()
+    everything, layers = source.load(), layers or LayerStore(config=config.rollout.layers)
     evidence = Evidence({task.id: task for task in select_tasks(everything, config.select).tasks})
     for run in runs:
         with RunStore.open(run / "run.db", is_read_only=True) as stored:
@@ -243,14 +243,14 @@ def evolve(
         raise InputError(f"no episode of {names} is on the {len(evidence.tasks)} chosen tasks of {source.folder}")
     output.folder.mkdir(parents=True, exist_ok=True)
     file = AttributionFile(output.folder / ATTRIBUTION_FILE)
-    attributions = asyncio.run(attribute_all(evidence, file, config, report))
+    attributions = asyncio.run(attribute_all(evidence, file, config, layers, report))
     funnel: Counter[str] = Counter(failures=len(attributions))
     sound = _sound_tasks(evidence, attributions)
     values = {task_id: value for task_id, rate in evidence.rates().items() if (value := learnability(rate)) is not None}
     plan = read_plan(source).reflected(((sound[i], value) for i, value in values.items() if i in sound), config.plan)
     catalogue, locks, packages = _packages(source, sound.values(), config, funnel)
     left = _left_bugs(evidence, attributions, sound, funnel)
-    generation = Generation(output, config, everything, plan, packages, layers or LayerStore(), left, locks)
+    generation = Generation(output, config, everything, plan, packages, layers, left, locks)
     units = asyncio.run(generation.make(report, propose))
     for unit in units:
         funnel.update(unit.funnel)
