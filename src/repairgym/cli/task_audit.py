@@ -27,7 +27,7 @@ from repairgym.tasks.audit.audit import AuditBounds, TaskAudit, audit_key, audit
 from repairgym.tasks.audit.results import (
     AUDIT_FILE,
     AuditCounts,
-    AuditFile,
+    audit_lines,
     count_by,
     count_by_kind,
     with_accuracy,
@@ -36,6 +36,7 @@ from repairgym.tasks.audit.strengthen import StrengthenBounds, strengthen_tree
 from repairgym.tasks.audit.suite import by_tree
 from repairgym.tasks.audit.variants import VariantBounds
 from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.record_lines import RecordLines
 from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TaskStore, Unit
 
 Packages = Annotated[list[str] | None, typer.Option("--packages", help="Only these packages; may be repeated.")]
@@ -77,7 +78,7 @@ def audit(
     everything = store.load()
     tasks = _of_packages(everything, packages)
     bounds = AuditBounds(variants=VariantBounds(seed=seed), seconds_per_task=seconds)
-    file = AuditFile(folder / AUDIT_FILE)
+    file = audit_lines(folder / AUDIT_FILE)
     done = _known(file, tasks, bounds)
     if shown:
         _print_survivors(shown, done)
@@ -110,7 +111,7 @@ def _of_packages(tasks: Sequence[Task], packages: Sequence[str] | None) -> list[
     return [task for task in tasks if not packages or task.provenance.package in packages]
 
 
-def _known(file: AuditFile, tasks: Sequence[Task], bounds: AuditBounds) -> dict[str, TaskAudit]:
+def _known(file: RecordLines[TaskAudit], tasks: Sequence[Task], bounds: AuditBounds) -> dict[str, TaskAudit]:
     """Return the audits of ``tasks``, as they are, with these bounds."""
     stored = file.load()
     return {task.id: stored[key] for task in tasks if stored and (key := audit_key(task, bounds)) in stored}
@@ -121,7 +122,7 @@ async def _audit(
     everything: Sequence[Task],
     bounds: AuditBounds,
     jobs: int,
-    file: AuditFile,
+    file: RecordLines[TaskAudit],
     done: dict[str, TaskAudit],
 ) -> _Run:
     """Audit ``tasks`` and add their audits to ``file`` and ``done``."""

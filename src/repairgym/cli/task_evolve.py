@@ -13,7 +13,7 @@ import typer
 from repairgym.cli.arguments import check_run, check_tasks, find_policy, tokenizer_folder
 from repairgym.cli.display import ProgressDisplay, time_left
 from repairgym.cli.options import AsJson, Tasks, Tokenizer, configured, print_json
-from repairgym.config.evolution import EvolutionConfig
+from repairgym.config.commands import EvolutionConfig
 from repairgym.errors import ConfigError, Interrupted
 from repairgym.tasks.store import FUNNEL_FILE, TaskStore
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from repairgym.config import cluster, commands, evaluation, evolution, recipes, selection, solving, sweep, tasks
+from repairgym.config import cluster, commands, evaluation, recipes, selection, solving, sweep, tasks
 from repairgym.config.loading import to_toml, toml_value
 from repairgym.config.sandbox import LayersConfig
 from repairgym.config.schema import iter_settings, members_of, records_of, suggest_key, tags_of
@@ -45,7 +45,7 @@ COMMAND_CONFIGS: Mapping[str, type[Record]] = {
     "tasks curate": tasks.CurationConfig,
     "tasks backtest": commands.BackTestConfig,
     "tasks calibrate": commands.CalibrationConfig,
-    "tasks evolve": evolution.EvolutionConfig,
+    "tasks evolve": commands.EvolutionConfig,
     "grade": commands.GradeCommandConfig,
     "eval run": commands.EvalCommandConfig,
     "eval matrix": commands.MatrixConfig,

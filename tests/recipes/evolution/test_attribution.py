@@ -9,9 +9,9 @@ from repairgym.recipes.evolution.attribution import (
     TASK_FAULTS,
     TRAJECTORY_FAULTS,
     Attribution,
-    AttributionFile,
     Failure,
     attribute_failure,
+    attribution_lines,
     is_seen,
 )
 from repairgym.records import Task, TestOutcome, TestResult, Verdict, VerdictKind
@@ -59,7 +59,7 @@ def test_what_the_agent_sees(task: Task) -> None:
         ("++-?", "++-+", "breaks_passing_tests", REGRESSION),
         ("+---", "+---", "breaks_passing_tests", REGRESSION),
         ("+++-", "+++-", "unseen_tests_broken", GENERATED),
-        ("++++", "++++", "refused_behind_tests", "why"),
+        ("++++", "++++", "rejected_behind_tests", "why"),
         ("-???", "+-++", "gradings_disagree", SHOWN),
         ("++-?", "+++-", "gradings_disagree", REGRESSION),
         ("????", "????", "breaks_the_run", "why"),
@@ -96,7 +96,7 @@ def test_the_key_is_of_task_and_submission(task: Task) -> None:
 
 def test_a_cut_line_is_dropped_and_a_broken_file_named(task: Task, tmp_path) -> None:
     path = tmp_path / "attribution.jsonl"
-    file = AttributionFile(path)
+    file = attribution_lines(path)
     assert file.load() == {}
     known = Attribution(key="a", task_id=task.id, trajectory_ids=("t",), fault="trajectory", reason="no_change")
     file.add(known)
@@ -105,5 +105,5 @@ def test_a_cut_line_is_dropped_and_a_broken_file_named(task: Task, tmp_path) -> 
     file.add(known.model_copy(update={"key": "c"}))
     assert sorted(file.load()) == ["a", "c"]
     path.write_text('{"key": 1}\n')
-    with pytest.raises(InputError, match="holds no attributions"):
+    with pytest.raises(InputError, match="line 1 is no Attribution"):
         file.load()

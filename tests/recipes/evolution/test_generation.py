@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.config.evolution import EvolutionConfig
+from repairgym.config.commands import EvolutionConfig
 from repairgym.config.tasks import MutationConfig, RebuildConfig
 from repairgym.errors import InputError
-from repairgym.recipes.evolution.attribution import ATTRIBUTION_FILE, AttributionFile
+from repairgym.recipes.evolution.attribution import ATTRIBUTION_FILE, attribution_lines
 from repairgym.recipes.evolution.generation import EVOLVED_FILE, Evolved, evolve
 from repairgym.records import Task, VerdictKind
 from repairgym.tasks.layers.store import LayerStore
@@ -69,7 +69,7 @@ def test_a_generation_from_failures_comes_back_from_its_manifest(
 ) -> None:
     first, second = built.load(source="mutations")[:2]
     output, made = whole
-    known = {one.task_id: one for one in AttributionFile(output.folder / ATTRIBUTION_FILE).load().values()}
+    known = {one.task_id: one for one in attribution_lines(output.folder / ATTRIBUTION_FILE).load().values()}
     assert (known[first.id].fault, known[first.id].reason) == ("trajectory", "bug_remains")
     assert known[first.id].trajectory_ids == ("t-0", "t-1")
     assert (known[second.id].fault, known[second.id].reason) == ("trajectory", "no_change")

@@ -8,7 +8,7 @@ from math import exp
 
 import pytest
 
-from repairgym.config.evolution import PlanConfig
+from repairgym.config.tasks import PlanConfig
 from repairgym.records import Task
 from repairgym.tasks.mutation.plan import Cell, Plan, cells_of, injector_reward, learnability
 from repairgym.tasks.solve_rates import SolveRate

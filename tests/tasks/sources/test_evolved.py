@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from repairgym.config.evolution import PlanConfig
-from repairgym.config.tasks import TasksConfig
+from repairgym.config.tasks import PlanConfig, TasksConfig
 from repairgym.records import Task
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.tasks.build.validation import check_tests

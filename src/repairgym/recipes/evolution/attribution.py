@@ -16,18 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
-from repairgym.errors import InputError, disk_full_as_repairgym_error
 from repairgym.grading.grader import Grader
 from repairgym.grading.stages import Files
 from repairgym.records import Record, Storable, Task, TestOutcome, Verdict, VerdictKind
 from repairgym.tasks.build.concurrency import ordered_map
 from repairgym.tasks.build.test_files import function_id, held_in
+from repairgym.tasks.record_lines import RecordLines
 
 ATTRIBUTION_FILE = "attribution.jsonl"
 Reason = Literal[
-    "gold_fails", "gradings_disagree", "visible_tests_too_weak", "unseen_tests_broken", "refused_behind_tests",
+    "gold_fails", "gradings_disagree", "visible_tests_too_weak", "unseen_tests_broken", "rejected_behind_tests",
     "no_change", "bug_remains", "breaks_passing_tests", "breaks_the_run", "exploited", "invalid",
 ]  # fmt: skip
 TASK_FAULTS: Mapping[Reason, str] = {
@@ -35,7 +33,7 @@ TASK_FAULTS: Mapping[Reason, str] = {
     "gradings_disagree": "the same submission was graded otherwise",
     "visible_tests_too_weak": "every test in the agent's tree passes, a hidden test of the bug fails",
     "unseen_tests_broken": "only regression tests that nobody can see fail",
-    "refused_behind_tests": "every test passes, hidden ones too; a judge refused the submission",
+    "rejected_behind_tests": "every test passes, hidden ones too; a judge rejected the submission",
 }
 """Reasons by which a task is at fault, in words."""
 TRAJECTORY_FAULTS: Mapping[Reason, str] = {
@@ -49,7 +47,7 @@ TRAJECTORY_FAULTS: Mapping[Reason, str] = {
 
 
 class Attribution(Record):
-    """Whose fault the failure of one submission was."""
+    """The party at fault in the failure of one submission."""
 
     key: str
     """Digest of task and submission."""
@@ -78,27 +76,9 @@ class Failure:
         return hashlib.sha256(f"{self.task.digest()}{json.dumps(self.files, sort_keys=True)}".encode()).hexdigest()[:32]
 
 
-class AttributionFile:
-    """Attributions in a file of JSON lines, from which an interrupted command resumes."""
-
-    def __init__(self, path: Path) -> None:
-        """Use ``path``; it may be missing."""
-        self._path = path
-
-    def load(self) -> dict[str, Attribution]:
-        """Return attributions by key; InputError for a broken file. A line that a killed command cut is dropped."""
-        lines = self._path.read_bytes().split(b"\n")[:-1] if self._path.is_file() else []
-        try:
-            return {known.key: known for known in map(Attribution.model_validate_json, lines)}
-        except ValidationError as error:
-            raise InputError(f"{self._path} holds no attributions: {error}; remove it and run again") from error
-
-    def add(self, attribution: Attribution) -> None:
-        """Append one line, after the last whole one."""
-        with disk_full_as_repairgym_error(self._path), self._path.open("a+b") as stream:
-            stream.seek(0)
-            stream.truncate(stream.read().rfind(b"\n") + 1)
-            stream.write(attribution.model_dump_json().encode() + b"\n")
+def attribution_lines(path: Path) -> RecordLines[Attribution]:
+    """Return the attributions in a file, by their keys."""
+    return RecordLines(path, Attribution, lambda attribution: attribution.key, "remove it and run the command again")
 
 
 async def attribute_failures(
@@ -142,7 +122,7 @@ def attribute_failure(failure: Failure, again: Verdict) -> Attribution:
 
 def _by_tests(task: Task, failing: Sequence[str], seen: Sequence[str], reason: str) -> tuple[Reason, str]:
     if not failing:
-        return "refused_behind_tests", reason
+        return "rejected_behind_tests", reason
     bug = set(task.fail_to_pass)
     if seen:
         remains = [test_id for test_id in seen if test_id in bug]

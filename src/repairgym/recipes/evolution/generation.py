@@ -7,7 +7,7 @@
 4. Record them in a manifest of their own, rebuild each from it, and keep those that come out the same.
 
 Reads certified tasks and stored runs. Makes a folder with tasks, their manifest, `attribution.jsonl` and `plan.json`,
-from which the next generation goes on. Guarantees: tasks at fault are not mutated on and count for no learnability;
+with which the next generation continues. Guarantees: tasks at fault are not mutated on and count for no learnability;
 nothing comes from exploited or invalid episodes; an interrupted call resumes behind the last submission and package.
 """
 
@@ -22,14 +22,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from repairgym.config.evolution import EvolutionConfig
+from repairgym.config.commands import EvolutionConfig
 from repairgym.errors import InputError, TaskError
 from repairgym.recipes.evolution.attribution import (
     ATTRIBUTION_FILE,
     Attribution,
-    AttributionFile,
     Failure,
     attribute_failures,
+    attribution_lines,
 )
 from repairgym.records import Task, VerdictKind
 from repairgym.rollout.store import RunStore
@@ -42,6 +42,7 @@ from repairgym.tasks.manifest.manifest import TaskManifest
 from repairgym.tasks.manifest.rebuild import Rebuilder
 from repairgym.tasks.mutation.plan import PLAN_FILE, Plan, cells_of, injector_reward, learnability
 from repairgym.tasks.mutation.text_edits import TEXT_FAMILIES
+from repairgym.tasks.record_lines import RecordLines
 from repairgym.tasks.selection import select_tasks
 from repairgym.tasks.solve_rates import SolveRate
 from repairgym.tasks.sources.base import BuildContext
@@ -59,7 +60,7 @@ Report = Callable[[str, int, int, str], None]
 
 @dataclass
 class Evidence:
-    """What stored episodes say of the tasks of one generation."""
+    """Solve rates and failures of the tasks of one generation, from stored episodes."""
 
     tasks: Mapping[str, Task]
     num_passed: Counter[str] = field(default_factory=Counter)
@@ -85,7 +86,7 @@ class Evidence:
 
 
 async def attribute_all(
-    evidence: Evidence, file: AttributionFile, config: EvolutionConfig, layers: LayerStore, report: Report
+    evidence: Evidence, file: RecordLines[Attribution], config: EvolutionConfig, layers: LayerStore, report: Report
 ) -> list[Attribution]:
     """Return the attribution of every failure; ``file`` has those of an earlier call, and gets the others."""
     known = file.load()
@@ -206,7 +207,7 @@ def write_manifest_head(path: Path, config: EvolutionConfig) -> None:
 
 @dataclass(frozen=True)
 class Evolved:
-    """What a call made."""
+    """Result of a call."""
 
     tasks: tuple[Task, ...]
     plan: Plan
@@ -234,39 +235,46 @@ def evolve(
     if source.folder.resolve() == output.folder.resolve():
         raise InputError(f"{output.folder} holds the tasks that are read; name another folder")
     everything, layers = source.load(), layers or LayerStore(config=config.rollout.layers)
-    evidence = Evidence({task.id: task for task in select_tasks(everything, config.select).tasks})
-    for run in runs:
-        with RunStore.open(run / "run.db", is_read_only=True) as stored:
-            evidence.read(stored, phase)
-    if not evidence.num_valid:
-        names = ", ".join(map(str, runs))
-        raise InputError(f"no episode of {names} is on the {len(evidence.tasks)} chosen tasks of {source.folder}")
+    evidence = _read_evidence(select_tasks(everything, config.select).tasks, runs, phase)
     output.folder.mkdir(parents=True, exist_ok=True)
-    file = AttributionFile(output.folder / ATTRIBUTION_FILE)
+    file = attribution_lines(output.folder / ATTRIBUTION_FILE)
     attributions = asyncio.run(attribute_all(evidence, file, config, layers, report))
     funnel: Counter[str] = Counter(failures=len(attributions))
     sound = _sound_tasks(evidence, attributions)
-    values = {task_id: value for task_id, rate in evidence.rates().items() if (value := learnability(rate)) is not None}
-    plan = read_plan(source).reflected(((sound[i], value) for i, value in values.items() if i in sound), config.plan)
+    values = ((sound[task_id], learnability(rate)) for task_id, rate in evidence.rates().items() if task_id in sound)
+    plan = read_plan(source).reflected(((task, value) for task, value in values if value is not None), config.plan)
     catalogue, locks, packages = _packages(source, sound.values(), config, funnel)
     left = _left_bugs(evidence, attributions, sound, funnel)
     generation = Generation(output, config, everything, plan, packages, layers, left, locks)
     units = asyncio.run(generation.make(report, propose))
-    for unit in units:
-        funnel.update(unit.funnel)
     tasks = generation.record((task for unit in units for task in unit.tasks), funnel)
-    reasons = Counter(f"{known.fault}: {known.reason}" for known in attributions)
-    document = {
-        "attribution": dict(sorted(reasons.items())),
-        "logs": {"evolved": {reason: log for unit in reversed(units) for reason, log in unit.logs.items()}},
-        "total": {"evolved": dict(sorted(funnel.items())) | {"tasks": len(tasks)}},
-        "units": {unit.name: {**unit.funnel, **({"error": unit.error} if unit.error else {})} for unit in units},
-    }
+    document = _funnel_of(attributions, units, funnel + Counter(tasks=len(tasks)))
     settings = config.model_dump(mode="json") | {"catalogue": catalogue, "locks": locks}
     origin = {"config": settings, "generation": plan.generation, "runs": [run.name for run in runs]}
     output.save(tasks, document, origin)
     output.save_document(PLAN_FILE, _plan_document(plan, tasks, evidence, config))
     return Evolved(tuple(tasks), plan, document)
+
+
+def _read_evidence(tasks: Sequence[Task], runs: Sequence[Path], phase: str) -> Evidence:
+    evidence = Evidence({task.id: task for task in tasks})
+    for run in runs:
+        with RunStore.open(run / "run.db", is_read_only=True) as stored:
+            evidence.read(stored, phase)
+    if not evidence.num_valid:
+        raise InputError(f"no episode of {', '.join(map(str, runs))} is on one of the {len(tasks)} chosen tasks")
+    return evidence
+
+
+def _funnel_of(attributions: Sequence[Attribution], units: Sequence[Unit], funnel: Counter[str]) -> dict[str, Any]:
+    """Return the counts of attributions and of bugs, in total and per package; ``funnel`` has those of neither."""
+    total = sum((Counter(unit.funnel) for unit in units), funnel)
+    return {
+        "attribution": dict(sorted(Counter(f"{known.fault}: {known.reason}" for known in attributions).items())),
+        "logs": {"evolved": {reason: log for unit in reversed(units) for reason, log in unit.logs.items()}},
+        "total": {"evolved": dict(sorted(total.items()))},
+        "units": {unit.name: {**unit.funnel, **({"error": unit.error} if unit.error else {})} for unit in units},
+    }
 
 
 def read_plan(store: TaskStore) -> Plan:

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Self
 
-from repairgym.config.evolution import PlanConfig
+from repairgym.config.tasks import PlanConfig
 from repairgym.records import Record, Task
 from repairgym.tasks.solve_rates import SolveRate
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, zip_longest
 
-from repairgym.config.evolution import PlanConfig
+from repairgym.config.tasks import PlanConfig
 from repairgym.records import Task
 from repairgym.tasks.build.assembly import read_text
 from repairgym.tasks.build.concurrency import ordered_map
@@ -51,7 +51,7 @@ class LeftBug:
 
 @dataclass(frozen=True)
 class Order:
-    """What one package is asked to make."""
+    """The tasks that one package is asked to make."""
 
     plan: Plan
     bounds: PlanConfig
@@ -133,7 +133,9 @@ class Evolution:
             return Drop("known_already", mutant.recipe)
         self.known.add(digest)
         evidence = await self.run.try_mutant((target, mutant))
-        for part in () if isinstance(evidence, Drop) else candidate.parts:
+        if isinstance(evidence, Drop):
+            return evidence
+        for part in candidate.parts:
             if not await self.run.is_bug_alone(evidence, part):
                 return Drop("edit_is_no_bug_alone", f"{mutant.recipe}\nwithout the others: {part.recipe}")
         return evidence
