@@ -11,12 +11,14 @@ from repairgym.config.commands import EvolutionConfig
 from repairgym.config.tasks import MutationConfig, RebuildConfig
 from repairgym.errors import InputError
 from repairgym.recipes.evolution.attribution import ATTRIBUTION_FILE, attribution_lines
-from repairgym.recipes.evolution.generation import EVOLVED_FILE, Evolved, evolve
-from repairgym.records import Task, VerdictKind
+from repairgym.recipes.evolution.generation import EVOLVED_FILE, Evidence, Evolved, evolve
+from repairgym.records import Task, Trajectory, VerdictKind
+from repairgym.rollout.store import RunStore
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.manifest.manifest import TaskManifest
 from repairgym.tasks.manifest.rebuild import rebuild_manifest
 from repairgym.tasks.mutation.plan import PLAN_FILE
+from repairgym.tasks.solve_rates import SolveRate
 from repairgym.tasks.store import TASKS_FILE, TaskStore
 
 PATH = "src/tinycalc/numbers.py"
@@ -148,6 +150,24 @@ def test_the_next_generation_goes_on_from_the_plan(
     assert set(second.plan.effects) > set(made.plan.effects)
     # Half of the episodes repaired the bug that a failure left: 1 - 1.8 * 0.5.
     assert output.load_document(PLAN_FILE)["injector_reward"] == {"failed_repair": pytest.approx(0.1)}
+
+
+def test_only_real_episodes_of_the_tasks_count(
+    trajectory_maker: Callable[..., Trajectory], task: Task, tmp_path
+) -> None:
+    phases = ("rl", "solve/best", "audit/rl")
+    kinds = (VerdictKind.FAILED, VerdictKind.PASSED, VerdictKind.INVALID, VerdictKind.EXPLOITED)
+    with RunStore.create(tmp_path / "run.db") as store:
+        for phase in phases:
+            for number, kind in enumerate(kinds):
+                made = trajectory_maker(f"{phase}-{number}", task.id, kind=kind, group_id=phase)
+                store.add_trajectory(made, phase=phase, step=0, split="train")
+        evidence, other = Evidence({task.id: task}), Evidence({})
+        evidence.read(store, "")
+        other.read(store, "")
+    assert evidence.rates() == {task.id: SolveRate(1, 3)}
+    assert [failure.trajectory_ids for failure in evidence.failures.values()] == [["rl-0"]]
+    assert other.rates() == {}
 
 
 def test_errors_say_what_to_do(built: TaskStore, make_run: Callable[..., Path], tmp_path: Path, task: Task) -> None:

@@ -32,11 +32,13 @@ from repairgym.recipes.evolution.attribution import (
     attribution_lines,
 )
 from repairgym.records import Task, VerdictKind
+from repairgym.rollout.names import AUDIT, SOLVE
 from repairgym.rollout.store import RunStore
 from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.build.assembly import DEADLINE_FACTOR
 from repairgym.tasks.build.build_tasks import skip_reason
 from repairgym.tasks.layers.catalogue import Package, load_catalogue
+from repairgym.tasks.layers.environments import lock_of
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.manifest.manifest import TaskManifest
 from repairgym.tasks.manifest.rebuild import Rebuilder
@@ -69,10 +71,13 @@ class Evidence:
     """`Failure.key` -> failure."""
 
     def read(self, run: RunStore, phase: str) -> None:
-        """Add the episodes of ``run``, of one phase or of all; those of other tasks are left out."""
+        """Add the episodes of ``run`` on the tasks, of one phase or of all.
+
+        Audits, which grade again, and searches, whose verdicts are by visible tests, are left out.
+        """
         for row, document in run.documents(phase=phase or None):
             task = self.tasks.get(row.task_id)
-            if task is None or row.verdict is VerdictKind.INVALID:
+            if task is None or row.verdict is VerdictKind.INVALID or row.phase.startswith((AUDIT, SOLVE)):
                 continue
             self.num_valid[task.id] += 1
             self.num_passed[task.id] += row.verdict is VerdictKind.PASSED
@@ -113,8 +118,8 @@ class Generation:
 
     store: TaskStore
     config: EvolutionConfig
-    tasks: Sequence[Task]
-    """The last generation."""
+    known: frozenset[str]
+    """Digests of the broken files of earlier generations."""
     plan: Plan
     packages: Mapping[str, Package]
     layers: LayerStore
@@ -128,7 +133,7 @@ class Generation:
         quotas = self.plan.quotas(self.packages, self.config.num_tasks, self.config.seed, self.config.plan.floor)
         backend = create_backend(self.config.rollout.sandbox)
         try:
-            for name, quota in quotas.items():
+            for name, quota in sorted(quotas.items()):
                 unit = await self._unit(self.packages[name], quota, backend, propose)
                 units.append(unit)
                 num_tasks = sum(len(made.tasks) for made in units)
@@ -140,12 +145,11 @@ class Generation:
     async def _unit(self, package: Package, quota: int, backend: Any, propose: Propose | None) -> Unit:
         build = self.config.as_build("", self.locks)
         context = BuildContext(self.layers, backend, build, quota)
-        known = {text_digest(path, task.base_files.get(path)) for task in self.tasks for path in task.gold_files}
         order = Order(
             plan=self.plan,
             bounds=self.config.plan,
             num_tries=self.config.num_tries,
-            known=frozenset(known),
+            known=self.known,
             left=self.left.get(package.name, ()),
             num_left=self.config.num_failed_repairs,
             num_proposals=self.config.num_proposals,
@@ -164,9 +168,11 @@ class Generation:
     def _key(self, package: Package, quota: int, order: Order) -> str:
         """Return a digest of every influence on the tasks of a package."""
         left = [(bug.task.digest(), text_digest("", bug.text)) for bug in order.left]
-        build = self.config.as_build("", self.locks).model_dump(mode="json", exclude={"sandbox", "layers", "locks"})
+        idle = {"sandbox", "layers", "locks", "num_concurrent"}
+        build = self.config.as_build("", self.locks).model_dump(mode="json", exclude=idle)
         asked = self.config.generator.model_dump(mode="json") if order.num_proposals else None
-        parts = [EVOLVED_FORMAT, package.digest(), quota, left, sorted(order.known), build, asked]
+        lock = lock_of(package, self.locks)
+        parts = [EVOLVED_FORMAT, package.digest(), lock, quota, left, sorted(order.known), build, asked]
         parts += [order.plan.digest(), order.bounds.digest(), order.num_tries, order.num_left, order.num_proposals]
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
@@ -245,14 +251,15 @@ def evolve(
     plan = read_plan(source).reflected(((task, value) for task, value in values if value is not None), config.plan)
     catalogue, locks, packages = _packages(source, sound.values(), config, funnel)
     left = _left_bugs(evidence, attributions, sound, funnel)
-    generation = Generation(output, config, everything, plan, packages, layers, left, locks)
+    known = _known(source, everything)
+    generation = Generation(output, config, known, plan, packages, layers, left, locks)
     units = asyncio.run(generation.make(report, propose))
     tasks = generation.record((task for unit in units for task in unit.tasks), funnel)
     document = _funnel_of(attributions, units, funnel + Counter(tasks=len(tasks)))
     settings = config.model_dump(mode="json") | {"catalogue": catalogue, "locks": locks}
     origin = {"config": settings, "generation": plan.generation, "runs": [run.name for run in runs]}
     output.save(tasks, document, origin)
-    output.save_document(PLAN_FILE, _plan_document(plan, tasks, evidence, config))
+    output.save_document(PLAN_FILE, _plan_document(plan, tasks, evidence, config) | {"known": sorted(known)})
     return Evolved(tuple(tasks), plan, document)
 
 
@@ -285,6 +292,12 @@ def read_plan(store: TaskStore) -> Plan:
     except ValidationError as error:
         text = f"{store.folder / PLAN_FILE} is no plan: {error}; remove it to begin without one"
         raise InputError(text) from error
+
+
+def _known(source: TaskStore, tasks: Iterable[Task]) -> frozenset[str]:
+    """Return digests of the broken files of ``tasks`` and of the generations before them."""
+    own = {text_digest(path, task.base_files.get(path)) for task in tasks for path in task.gold_files}
+    return frozenset(own | set(source.load_document(PLAN_FILE).get("known", ())))
 
 
 def _sound_tasks(evidence: Evidence, attributions: Iterable[Attribution]) -> dict[str, Task]:

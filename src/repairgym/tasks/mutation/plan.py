@@ -114,4 +114,4 @@ class Plan(Record):
         effects = (self.effects.get(f"package {name}", 0.0) for name in names)
         weights = [min(max(math.exp(effect), floor), 1.0 / floor) for effect in effects]
         drawn = random.Random(f"{seed}:{self.generation}:packages").choices(names, weights, k=num_tasks)
-        return {name: drawn.count(name) for name in names}
+        return {name: num for name in names if (num := drawn.count(name))}

@@ -78,7 +78,7 @@ class Candidate:
 
 def text_digest(path: str, text: str | None) -> str:
     """Return a digest of a broken file."""
-    return hashlib.sha256(f"{path}\0{text}".encode()).hexdigest()
+    return hashlib.sha256(f"{path}\0{text}".encode()).hexdigest()[:16]
 
 
 async def make_evolved(
