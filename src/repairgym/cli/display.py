@@ -227,3 +227,9 @@ def print_results(tables: Iterable[Table], sentences: Iterable[str]) -> None:
 def rows_of(tables: Iterable[Table]) -> dict[str, list[dict[str, Value]]]:
     """Return title -> rows of each table, a row as column -> value."""
     return {table.title: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in tables}
+
+
+def time_left(started: float, num_done: int, num: int) -> str:
+    """Return how long ``num - num_done`` parts take at the pace since ``started`` (monotonic)."""
+    left_s = (time.monotonic() - started) / num_done * (num - num_done)
+    return f"{left_s / 60:.0f} min left" if left_s >= 90 else f"{left_s:.0f} s left"

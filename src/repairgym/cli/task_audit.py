@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from repairgym.cli.display import ProgressDisplay
+from repairgym.cli.display import ProgressDisplay, time_left
 from repairgym.cli.folder_audit import audit_harbor
 from repairgym.cli.options import AsJson, TaskFolder, print_json
 from repairgym.config.sandbox import SandboxConfig
@@ -27,7 +27,7 @@ from repairgym.tasks.audit.audit import AuditBounds, TaskAudit, audit_key, audit
 from repairgym.tasks.audit.results import (
     AUDIT_FILE,
     AuditCounts,
-    AuditFile,
+    audit_lines,
     count_by,
     count_by_kind,
     with_accuracy,
@@ -36,6 +36,7 @@ from repairgym.tasks.audit.strengthen import StrengthenBounds, strengthen_tree
 from repairgym.tasks.audit.suite import by_tree
 from repairgym.tasks.audit.variants import VariantBounds
 from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.record_lines import RecordLines
 from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TaskStore, Unit
 
 Packages = Annotated[list[str] | None, typer.Option("--packages", help="Only these packages; may be repeated.")]
@@ -77,7 +78,7 @@ def audit(
     everything = store.load()
     tasks = _of_packages(everything, packages)
     bounds = AuditBounds(variants=VariantBounds(seed=seed), seconds_per_task=seconds)
-    file = AuditFile(folder / AUDIT_FILE)
+    file = audit_lines(folder / AUDIT_FILE)
     done = _known(file, tasks, bounds)
     if shown:
         _print_survivors(shown, done)
@@ -110,7 +111,7 @@ def _of_packages(tasks: Sequence[Task], packages: Sequence[str] | None) -> list[
     return [task for task in tasks if not packages or task.provenance.package in packages]
 
 
-def _known(file: AuditFile, tasks: Sequence[Task], bounds: AuditBounds) -> dict[str, TaskAudit]:
+def _known(file: RecordLines[TaskAudit], tasks: Sequence[Task], bounds: AuditBounds) -> dict[str, TaskAudit]:
     """Return the audits of ``tasks``, as they are, with these bounds."""
     stored = file.load()
     return {task.id: stored[key] for task in tasks if stored and (key := audit_key(task, bounds)) in stored}
@@ -121,7 +122,7 @@ async def _audit(
     everything: Sequence[Task],
     bounds: AuditBounds,
     jobs: int,
-    file: AuditFile,
+    file: RecordLines[TaskAudit],
     done: dict[str, TaskAudit],
 ) -> _Run:
     """Audit ``tasks`` and add their audits to ``file`` and ``done``."""
@@ -138,7 +139,7 @@ async def _audit(
                     else:
                         run.problems[task.id] = result
                         progress(task.id, 0, 0, result)
-                    progress("audit", number, len(tasks), _time_left(started, number, len(tasks)))
+                    progress("audit", number, len(tasks), time_left(started, number, len(tasks)))
         run.elapsed_s = time.monotonic() - started
     finally:
         await backend.close()
@@ -150,11 +151,6 @@ async def _numbered(items: AsyncGenerator[ItemT, None]) -> AsyncGenerator[tuple[
     async for item in items:
         number += 1
         yield number, item
-
-
-def _time_left(started: float, num_done: int, num: int) -> str:
-    left_s = (time.monotonic() - started) / num_done * (num - num_done)
-    return f"{left_s / 60:.0f} min left" if left_s >= 90 else f"{left_s:.0f} s left"
 
 
 def _print_results(audits: Sequence[TaskAudit], run: _Run, is_json: bool) -> None:
@@ -262,7 +258,7 @@ async def _strengthen(
                     progress(unit.name, 0, 0, unit.error)
                 units.append(unit)
                 num_done += len(group)
-                progress("strengthen", num_done, num, _time_left(started, num_done, num))
+                progress("strengthen", num_done, num, time_left(started, num_done, num))
     finally:
         await backend.close()
     return units

@@ -21,8 +21,8 @@ from repairgym.cli.task_aged import aged
 from repairgym.cli.task_audit import audit, strengthen
 from repairgym.cli.task_backtest import backtest
 from repairgym.cli.task_calibrating import calibrate
-from repairgym.cli.task_combining import combine
 from repairgym.cli.task_describing import describe
+from repairgym.cli.task_evolve import evolve
 from repairgym.cli.task_exchange import checkout, export_tasks, import_tasks
 from repairgym.cli.task_fresh import fresh
 from repairgym.cli.task_imported import build_imported
@@ -34,12 +34,13 @@ from repairgym.errors import ConfigError, InputError, Interrupted, TaskError
 from repairgym.records import Task, VerdictKind
 from repairgym.tasks.build.exposed_tasks import expose
 from repairgym.tasks.build.validation import pinned_tree
-from repairgym.tasks.build.verification import EvidenceFile, TaskEvidence, explain_failure, verify_tasks
+from repairgym.tasks.build.verification import TaskEvidence, evidence_lines, explain_failure, verify_tasks
 from repairgym.tasks.curation.curate import CURATION_FILE, CurationFunnel, curate
 from repairgym.tasks.layers.catalogue import load_catalogue
 from repairgym.tasks.layers.environments import shipped_locks_folder, write_lock
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.manifest.manifest import TaskManifest
+from repairgym.tasks.record_lines import RecordLines
 from repairgym.tasks.sight.scan import ScanReport
 from repairgym.tasks.solve_rates import RATES_FILE, SolveRate, rates_of
 from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS
@@ -62,7 +63,7 @@ app.command()(stats)
 app.command()(audit)
 app.command()(backtest)
 app.command()(calibrate)
-app.command()(combine)
+app.command()(evolve)
 app.command("replay")(replay_tasks)
 app.command()(scan)
 app.command()(strengthen)
@@ -239,7 +240,7 @@ def verify(
     Example: repairgym tasks verify tasks --share 0.1
     """
     tasks = _draw(TaskStore(folder).load(ids=ids or ()), share, seed)
-    file = EvidenceFile(evidence) if evidence else None
+    file = evidence_lines(evidence) if evidence else None
     known = _enough_evidence(file.load(), tasks, num_runs) if file else {}
     failures = {task_id: explain_failure(proof) for task_id, proof in known.items()}
     console = Console()
@@ -270,7 +271,7 @@ async def _validate(
     failures: dict[str, str],
     num_runs: int,
     num_concurrent: int,
-    file: EvidenceFile | None,
+    file: RecordLines[TaskEvidence] | None,
 ) -> None:
     """Validate the tasks not in ``failures``; add task id -> failure (empty if valid) and print each failure."""
     left = [task for task in tasks if task.id not in failures]
@@ -330,7 +331,7 @@ def curate_tasks(
     """
     if evidence and not evidence.is_file():
         raise InputError(f"there is no {evidence}; make it with: repairgym tasks verify {folder} --evidence {evidence}")
-    seen = EvidenceFile(evidence).load() if evidence else {}
+    seen = evidence_lines(evidence).load() if evidence else {}
     report = ScanReport.read(sightings) if sightings else None
     shown = {**dict.fromkeys(report.task_ids, ""), **report.reasons()} if report else {}
     store, rates = TaskStore(folder), read_solve_rates(runs or [], phase)

@@ -45,6 +45,7 @@ COMMAND_CONFIGS: Mapping[str, type[Record]] = {
     "tasks curate": tasks.CurationConfig,
     "tasks backtest": commands.BackTestConfig,
     "tasks calibrate": commands.CalibrationConfig,
+    "tasks evolve": commands.EvolutionConfig,
     "grade": commands.GradeCommandConfig,
     "eval run": commands.EvalCommandConfig,
     "eval matrix": commands.MatrixConfig,

@@ -7,7 +7,7 @@ Filters have the papers' values where a paper gives one. Paper B: arXiv 2508.035
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from repairgym.config.sandbox import LayersConfig, SandboxConfig
 from repairgym.config.selection import Date
@@ -166,6 +166,20 @@ class TasksConfig(Record):
     """Concurrent sandboxes of one process."""
     sandbox: SandboxConfig = SandboxConfig()
     layers: LayersConfig = LayersConfig()
+
+
+class PlanConfig(Record):
+    """Speed and bounds at which a plan follows what tasks taught."""
+
+    rate: PositiveFloat = 2.0
+    """Exponent of the multiplicative update: a cell whose tasks are more learnable than all by 0.5 gets e times its
+    weight, before shrinkage."""
+    shrinkage: PositiveFloat = 4.0
+    """Number of tasks at which a mean counts half."""
+    floor: float = Field(0.1, gt=0, le=1)
+    """Least weight of a cell, against 1 for one without evidence; its reciprocal is the largest."""
+    max_edits: int = Field(3, ge=1, le=3)
+    """Most edits of a planned bug."""
 
 
 class AgedConfig(Record):

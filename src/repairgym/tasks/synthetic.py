@@ -12,8 +12,6 @@ LOCALIZATION = "localization"
 """Label: level of localization of the issue."""
 NUM_BUGS = "num_bugs"
 """Label of a task with several bugs: their number."""
-FAILED_REPAIR = "failed_repair"
-"""Operator of bugs that failed repairs left. No manifest holds them: only the episode knows the edit."""
 _WHOLE_FILE = 1 << 30
 """A last line beyond every file."""
 

@@ -105,14 +105,16 @@ async def grade_again(
             yield pair
 
 
-def open_grader(sandbox: SandboxConfig, grading: GradingConfig) -> tuple[SandboxBackend, Grader]:
+def open_grader(
+    sandbox: SandboxConfig, grading: GradingConfig, layers: LayerStore | None = None
+) -> tuple[SandboxBackend, Grader]:
     """A back end that isolates, and a grader on it; the caller closes the back end.
 
     Raises:
         SandboxUnavailableError: nothing that isolates works here.
     """
     backend = create_backend(sandbox, "evaluation")
-    layers = LayerStore()
+    layers = layers or LayerStore()
 
     def make_spec(task: Task, files: Files) -> SandboxSpec:
         return task_layers(task, layers).spec(files, sandbox.limits)

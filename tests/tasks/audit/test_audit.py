@@ -10,7 +10,7 @@ from repairgym.records import Task
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.tasks.audit.audit import AuditBounds, TaskAudit, TaskTrial, TreeAudit, audit_key, audit_tasks
 from repairgym.tasks.audit.differential import Survivor, make_tests
-from repairgym.tasks.audit.results import AuditFile, count_by, with_accuracy
+from repairgym.tasks.audit.results import audit_lines, count_by, with_accuracy
 from repairgym.tasks.audit.strengthen import (
     StrengthenBounds,
     certified,
@@ -62,7 +62,7 @@ async def test_an_audit_counts_what_tests_accept_and_reject(
     tasks: list[Task], seeded_layers: LayerStore, backend: SandboxBackend, tmp_path: Path
 ) -> None:
     chosen = [thin(tasks[0])]
-    file = AuditFile(tmp_path / "audit.jsonl")
+    file = audit_lines(tmp_path / "audit.jsonl")
     async for task, audit in audit_tasks(chosen, tasks, seeded_layers, backend, BOUNDS):
         assert isinstance(audit, TaskAudit)
         file.add(audit)

@@ -9,7 +9,7 @@ from repairgym.cli.tasks import app
 from repairgym.errors import InputError, TaskError
 from repairgym.records import TestOutcome, TestResult, TestRun
 from repairgym.tasks.build.validation import Evidence
-from repairgym.tasks.build.verification import EvidenceFile, TaskEvidence, summarize_evidence
+from repairgym.tasks.build.verification import TaskEvidence, evidence_lines, summarize_evidence
 from repairgym.tasks.curation.candidate import describe
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore
@@ -48,7 +48,7 @@ def test_evidence_is_written_down_and_not_gathered_twice(
     arguments = ["verify", str(tmp_path / "tasks"), "--evidence", str(tmp_path / "evidence.jsonl"), "--runs"]
     monkeypatch.setenv("REPAIRGYM_CACHE", str(seeded_layers.root))
     assert "1 tasks are valid" in CliRunner().invoke(app, [*arguments, "1"]).output
-    seen = EvidenceFile(tmp_path / "evidence.jsonl").load()[task.id]
+    seen = evidence_lines(tmp_path / "evidence.jsonl").load()[task.id]
     assert set(seen.failures) == set(task.fail_to_pass)
     assert all(seen.failures.values())
     # Without layers nothing could run.
@@ -81,7 +81,7 @@ def test_evidence_says_how_the_tests_failed(built: TaskStore, evidence: TaskEvid
 
 
 def test_a_file_goes_on_after_its_last_whole_line(evidence: TaskEvidence, tmp_path: Path) -> None:
-    file = EvidenceFile(tmp_path / "evidence.jsonl")
+    file = evidence_lines(tmp_path / "evidence.jsonl")
     assert file.load() == {}
     file.add(evidence)
     with (tmp_path / "evidence.jsonl").open("ab") as stream:
@@ -96,5 +96,5 @@ def test_a_file_goes_on_after_its_last_whole_line(evidence: TaskEvidence, tmp_pa
 
 def test_a_broken_line_is_named(tmp_path: Path) -> None:
     (tmp_path / "evidence.jsonl").write_text('{"task_id": "a"}\n')
-    with pytest.raises(InputError, match=r"line 1 is no evidence"):
-        EvidenceFile(tmp_path / "evidence.jsonl").load()
+    with pytest.raises(InputError, match=r"line 1 is no TaskEvidence"):
+        evidence_lines(tmp_path / "evidence.jsonl").load()

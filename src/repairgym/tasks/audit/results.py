@@ -1,42 +1,23 @@
 """Results of audits: the file that an interrupted audit resumes from, and counts by package, source and kind.
 
-Reads and writes ``audit.jsonl``, one `TaskAudit` per line; the last line of a task counts. Guarantees: a line that a
-killed command left is dropped; a result is used only for the task and bounds that it was made with.
+Reads and writes ``audit.jsonl``, one `TaskAudit` per line. Guarantees: a result is used only for the task and bounds
+that it was made with.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from repairgym.errors import InputError, disk_full_as_repairgym_error
 from repairgym.records import Record, Task
 from repairgym.tasks.audit.audit import TaskAudit
+from repairgym.tasks.record_lines import RecordLines
 
 AUDIT_FILE = "audit.jsonl"
 
 
-class AuditFile:
-    """Audits in a file of JSON lines."""
-
-    def __init__(self, path: Path) -> None:
-        """Use ``path``; it may be missing."""
-        self._path = path
-
-    def load(self) -> dict[str, TaskAudit]:
-        """Return audits by key; InputError for a broken file."""
-        lines = self._path.read_bytes().split(b"\n")[:-1] if self._path.is_file() else []
-        try:
-            return {audit.key: audit for audit in map(TaskAudit.model_validate_json, lines)}
-        except ValueError as error:
-            raise InputError(f"{self._path} holds no audits: {error}; remove it and audit the tasks again") from error
-
-    def add(self, audit: TaskAudit) -> None:
-        """Append one line, after the last whole one."""
-        with disk_full_as_repairgym_error(self._path), self._path.open("a+b") as stream:
-            stream.seek(0)
-            content = stream.read()
-            stream.truncate(content.rfind(b"\n") + 1)
-            stream.write(audit.model_dump_json().encode() + b"\n")
+def audit_lines(path: Path) -> RecordLines[TaskAudit]:
+    """Return the audits in a file, by their keys."""
+    return RecordLines(path, TaskAudit, lambda audit: audit.key, "remove it and audit the tasks again")
 
 
 class AuditCounts(Record):

@@ -1,8 +1,7 @@
 """Verification: certify stored tasks again, and the evidence file of their runs.
 
 Reads tasks. Makes a reason per task that no longer holds, and `TaskEvidence` records, one line each. Guarantees: every
-task gets its own fresh runs; the digest names the state of the task; a file with a cut last line is read up to its
-last whole line and continued there.
+task gets its own fresh runs; the digest names the state of the task.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -10,13 +9,14 @@ from contextlib import aclosing
 from pathlib import Path
 
 from repairgym.config.sandbox import SandboxConfig
-from repairgym.errors import InputError, TaskError, disk_full_as_repairgym_error
+from repairgym.errors import TaskError
 from repairgym.records import Certificate, Record, Task, TestOutcome
 from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.build.build_steps import check_gold_builds
 from repairgym.tasks.build.concurrency import ordered_map
 from repairgym.tasks.build.validation import Evidence, gather_evidence, task_layers
 from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.record_lines import RecordLines
 
 
 class TaskEvidence(Record):
@@ -48,41 +48,9 @@ def summarize_evidence(task: Task, evidence: Evidence, certificate: Certificate)
     )
 
 
-class EvidenceFile:
-    """Evidence in a file of JSON lines; the last line of a task counts."""
-
-    def __init__(self, path: Path) -> None:
-        """Use ``path``; it may be missing."""
-        self._path = path
-
-    def load(self) -> dict[str, TaskEvidence]:
-        """Return evidence by task id; empty without a file, InputError for a broken one."""
-        by_id = {}
-        for number, line in enumerate(self._whole_lines(), 1):
-            try:
-                evidence = TaskEvidence.model_validate_json(line)
-            except ValueError as error:
-                text = f"{self._path} line {number} is no evidence: {error}; verify the tasks again"
-                raise InputError(text) from error
-            by_id[evidence.task_id] = evidence
-        return by_id
-
-    def _whole_lines(self) -> list[bytes]:
-        if not self._path.exists():
-            return []
-        try:
-            return self._path.read_bytes().split(b"\n")[:-1]
-        except OSError as error:
-            raise InputError(f"cannot read the evidence {self._path}: {error.strerror}") from error
-
-    def add(self, evidence: TaskEvidence) -> None:
-        """Append one line; without room (`DiskFullError`) the lines before are intact."""
-        with disk_full_as_repairgym_error(self._path):
-            num_whole = sum(len(line) + 1 for line in self._whole_lines())
-            with self._path.open("ab") as stream:
-                # Drop the part of a line that a killed command left.
-                stream.truncate(num_whole)
-                stream.write(evidence.model_dump_json().encode() + b"\n")
+def evidence_lines(path: Path) -> RecordLines[TaskEvidence]:
+    """Return the evidence in a file, by task id."""
+    return RecordLines(path, TaskEvidence, lambda evidence: evidence.task_id, "verify the tasks again")
 
 
 async def verify_tasks(

@@ -34,7 +34,6 @@ from repairgym.tasks.build.wheel_check import (
 )
 from repairgym.tasks.layers.atomic_write import written_whole
 from repairgym.tasks.layers.catalogue import NpmPackage, Package, shipped_path
-from repairgym.tasks.synthetic import FAILED_REPAIR
 
 DIGEST_CHARS = 32
 _SHIPPED_CHECKS = {BUILD_TEST, DEPENDENCY_TEST, RELEASE_TEST}
@@ -250,8 +249,6 @@ def _what_is_missing(task: Task, packages: Collection[str]) -> str:
     """Return why ``task`` cannot have an entry; empty where it can."""
     if task.source == "history":
         return "needs_its_clone"
-    if task.labels.get("operator") == FAILED_REPAIR:
-        return "needs_its_episode"
     return "" if task.provenance.package in packages else "package_not_in_catalogue"
 
 

@@ -4,6 +4,7 @@ Reads a `TaskManifest`. Makes `Task` records and the sdists' trees. Runs nothing
 and `repairgym tasks verify` makes a new one. Guarantees: a rebuilt task has the digest of its entry.
 """
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -33,6 +34,7 @@ from repairgym.tasks.mutation.mutants import MutableFunction, Mutant, broken_tex
 from repairgym.tasks.mutation.operators import Mutation
 from repairgym.tasks.mutation.real_breaks import find_breaks
 from repairgym.tasks.mutation.semantic_operators import SEMANTIC_FAMILIES
+from repairgym.tasks.mutation.text_edits import is_text_recipe, read_text_edits
 from repairgym.tasks.sources.build_checks import with_check
 from repairgym.tasks.sources.changelog import read_entries
 from repairgym.tasks.sources.fixes import Fix, aligned, whole_fix
@@ -241,19 +243,28 @@ def _unknown(entry: TaskEntry) -> TaskError:
 
 
 def _mutant(function: MutableFunction, recipe: str) -> Mutant | None:
-    """Return the mutant of ``function`` with ``recipe``: one edit, or two."""
+    """Return the mutant of ``function`` with ``recipe``: edits as data, or edits that operators make."""
+    if is_text_recipe(recipe):
+        with contextlib.suppress(ValueError):
+            return Mutant(function, read_text_edits(function.source, recipe))
+        return None
     edits: dict[str, Mutation] = {}
     for site in function.sites:
         for new in site.alternatives:
             single = Mutant(function, (Mutation(site, new),))
             edits[single.recipe] = single.mutations[0]
+    chosen = _split(recipe, edits)
+    return Mutant(function, chosen) if chosen else None
+
+
+def _split(recipe: str, edits: Mapping[str, Mutation]) -> tuple[Mutation, ...]:
+    """Return the edits that ``recipe`` joins; none when it is no such text. Edits can hold the separator themselves."""
     if recipe in edits:
-        return Mutant(function, (edits[recipe],))
+        return (edits[recipe],)
     for match in re.finditer("; ", recipe):
-        first, second = recipe[: match.start()], recipe[match.end() :]
-        if first in edits and second in edits:
-            return Mutant(function, (edits[first], edits[second]))
-    return None
+        if (first := edits.get(recipe[: match.start()])) and (rest := _split(recipe[match.end() :], edits)):
+            return (first, *rest)
+    return ()
 
 
 def _settings(entry: TaskEntry, tree: Path) -> _Edit:

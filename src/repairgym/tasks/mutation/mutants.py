@@ -7,7 +7,7 @@ recipe; what `gives_away` finds is never among those that `mutants` yields.
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeVar
@@ -19,6 +19,7 @@ from repairgym.tasks.mutation.free_operators import find_free_sites
 from repairgym.tasks.mutation.give_aways import gives_away
 from repairgym.tasks.mutation.operators import FunctionSpan, Mutation, Site, apply, find_sites
 from repairgym.tasks.mutation.semantic_operators import SEMANTIC_FAMILIES, find_semantic_sites
+from repairgym.tasks.mutation.text_edits import TEXT_FAMILIES, text_recipe
 
 _ODD_LINE_ENDS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 """Characters on which Python's ``splitlines`` and the parser disagree about line numbers."""
@@ -46,7 +47,7 @@ class MutableFunction:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A function with one edit or two."""
+    """A function with one edit or several."""
 
     function: MutableFunction
     mutations: tuple[Mutation, ...]
@@ -65,13 +66,16 @@ class Mutant:
     def recipe(self) -> str:
         """The edits in words, ``12:5: < -> <=`` with line and column from 1; unique in a module.
 
-        A semantic edit is told by its family and the number of its alternative, because its text can be long.
+        A semantic edit is told by its family and the number of its alternative, because its text can be long; an edit
+        that no operator makes holds its text.
         """
         return "; ".join(map(_recipe, self.mutations))
 
 
 def _recipe(mutation: Mutation) -> str:
     site = mutation.site
+    if site.operator in TEXT_FAMILIES:
+        return text_recipe(mutation)
     place = f"{site.line}:{site.column + 1}"
     if site.operator in SEMANTIC_FAMILIES:
         return f"{place}: {site.operator} {site.alternatives.index(mutation.new) + 1}"
@@ -137,6 +141,31 @@ def mutants(function: MutableFunction, seed: str, two_edit_share: float) -> Iter
         chosen = (mutation, partner) if is_two else (mutation,)
         if not any(gives_away(function.source, edit) for edit in chosen):
             yield Mutant(function, chosen)
+
+
+def honest_edits(function: MutableFunction) -> list[Mutation]:
+    """Return the edits of ``function`` that do not give themselves away."""
+    edits = (Mutation(site, new) for site in function.sites for new in site.alternatives)
+    return [edit for edit in edits if not gives_away(function.source, edit)]
+
+
+def planned_mutants(
+    function: MutableFunction, edits: Sequence[Mutation], family: str, num_edits: int, seed: str
+) -> Iterator[Mutant]:
+    """Yield mutants of ``num_edits`` of the ``edits`` of ``function``, on lines of their own, one of ``family``.
+
+    Each edit of the family is tried once, in random order, with random others.
+    """
+    place = f"{function.path}:{function.span.qualified_name}:{function.span.first_line}"
+    generator = random.Random(f"{seed}:{place}:{family}:{num_edits}")
+    first = [edit for edit in edits if edit.site.operator == family]
+    for edit in generator.sample(first, len(first)):
+        chosen = [edit]
+        for other in generator.sample(edits, len(edits)) if num_edits > 1 else ():
+            if len(chosen) < num_edits and all(_are_apart(other.site, known.site) for known in chosen):
+                chosen.append(other)
+        if len(chosen) == num_edits:
+            yield Mutant(function, tuple(sorted(chosen, key=lambda known: (known.site.line, known.site.column))))
 
 
 def _are_apart(left: Site, right: Site) -> bool:

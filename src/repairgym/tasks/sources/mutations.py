@@ -10,7 +10,7 @@ Results are consumed in a fixed order, so that timing has no influence.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from heapq import nsmallest
@@ -30,6 +30,7 @@ from repairgym.tasks.issues.localized import BrokenFunction, localized_issue
 from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.layers.store import tree_digest
 from repairgym.tasks.mutation.mutants import MutableFunction, Mutant, broken_texts, mutable_functions, mutants
+from repairgym.tasks.mutation.operators import FunctionSpan
 from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult
 from repairgym.tasks.synthetic import LOCALIZATION, NUM_BUGS
 
@@ -159,14 +160,30 @@ class MutationRun:
         for path in sorted({path for path, _ in self.suite.covering}):
             source = read_text(self.spec.tree / path)
             lines = first_lines(path, source)
-            near = {i for (name, _), ids in self.suite.covering.items() if name == path for i in ids}
+            near = self.tests_near(path)
             for function in mutable_functions(path, source, bounds, config.min_edits, *families):
-                covering = self.suite.covering.get((path, lines[function.span.first_line]), ())
-                test_ids = self.suite.most_specific(covering, config.num_tests)
-                if len(functions_of(test_ids)) >= MIN_FAILING_FUNCTIONS:
-                    targets.append(Target(function, test_ids, self._guards(near, covering, test_ids)))
+                if target := self.target(function, [function.span], lines, near):
+                    targets.append(target)
         random.Random(self.context.seed(self.package)).shuffle(targets)
         return targets
+
+    def target(
+        self, function: MutableFunction, broken: Sequence[FunctionSpan], lines: Mapping[int, int], near: Set[str]
+    ) -> Target | None:
+        """Return ``function`` with tests of the ``broken`` functions of its file; None with too few.
+
+        ``lines`` leads from the first line of a function to that of its decorators; ``near`` are tests of the file.
+        """
+        places = [(function.path, lines[span.first_line]) for span in broken]
+        covering = tuple(dict.fromkeys(i for place in places for i in self.suite.covering.get(place, ())))
+        test_ids = self.suite.most_specific(covering, self.config.num_tests)
+        if len(functions_of(test_ids)) < MIN_FAILING_FUNCTIONS:
+            return None
+        return Target(function, test_ids, self._guards(near, covering, test_ids))
+
+    def tests_near(self, path: str) -> Set[str]:
+        """Return the tests that execute a function of the file ``path``."""
+        return {i for (name, _), ids in self.suite.covering.items() if name == path for i in ids}
 
     def _guards(self, near: Set[str], covering: Sequence[str], test_ids: Sequence[str]) -> tuple[str, ...]:
         """Return tests that are not ``covering`` a function: those ``near`` it come first, small ones first."""
@@ -211,9 +228,7 @@ class MutationRun:
         self, chosen: tuple[Mutant, ...], deciding: tuple[str, ...], test_ids: tuple[str, ...]
     ) -> MutantEvidence | Drop:
         """Run ``test_ids`` with the mutants ``chosen``; those of ``deciding`` say what becomes of them."""
-        request = self._request(test_ids)
-        spec = self.spec.model_copy(update={"files": broken_texts(chosen)})
-        first = await run_fresh(self.context.backend, spec, request)
+        first = await self._run_broken(chosen, test_ids)
         if reason := _drop_reason(first, deciding):
             return Drop(reason, f"{_recipe(chosen)}\n{first.output_tail}")
         gold = await self._gold_run(test_ids)
@@ -222,9 +237,19 @@ class MutationRun:
             return Drop("unstable", gold.output_tail)
         if not passing:
             return Drop("no_regression_test", _recipe(chosen))
-        again = self.context.config.num_certificate_runs - 1
-        empty = [first, *await run_times(self.context.backend, spec, request, again)]
+        again = range(self.context.config.num_certificate_runs - 1)
+        empty = [first, *[await self._run_broken(chosen, test_ids) for _ in again]]
         return MutantEvidence(chosen, test_ids, empty, gold, (first,))
+
+    async def is_bug_alone(self, evidence: MutantEvidence, part: Mutant) -> bool:
+        """Return True when some test that fails with all edits of ``evidence`` fails with those of ``part``, too."""
+        run = await self._run_broken((part,), evidence.test_ids)
+        failing, _, _ = Evidence(evidence.empty, [evidence.gold]).split_tests(evidence.test_ids)
+        return any(_fails(run, test_id) for test_id in failing)
+
+    async def _run_broken(self, chosen: tuple[Mutant, ...], test_ids: tuple[str, ...]) -> TestRun:
+        spec = self.spec.model_copy(update={"files": broken_texts(chosen)})
+        return await run_fresh(self.context.backend, spec, self._request(test_ids))
 
     async def certify(self, accepted: list[MutantEvidence]) -> list[Task | Drop]:
         """Return the task of each of ``accepted``, or the reason of its drop; make the shared gold runs.
