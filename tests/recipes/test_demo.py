@@ -60,7 +60,10 @@ def test_runs_every_phase_and_resumes_to_the_same_store(folder, base, make_pool)
     assert wanted <= names
     assert {row.split for row in rows if row.phase in ("teacher", "own", "rl")} == {"train"}
     assert {row.split for row in rows if row.phase.endswith("test-mutations")} == {"test"}
-    assert load_config(DemoConfig, folder / "fitted.toml") == plan_demo(config(base)).config
+    plan = plan_demo(config(base))
+    assert load_config(DemoConfig, folder / "fitted.toml") == plan.config
+    assert "pretraining" not in read_config(folder)  # the base was given
+    assert set(read_config(folder)["tasks"]) & {"mutations", "history"} == {"mutations"}
     assert read_config(folder)["own"]["select"]["num_tasks"] == 12  # not the 4 that were asked for
     with RunStore.open(folder / "run.db") as store:
         versions = {
