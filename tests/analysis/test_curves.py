@@ -23,7 +23,7 @@ def test_reward_curve_leaves_invalids_out(store, add):
     add("d", [SUBMIT], step=2, kind=VerdictKind.INVALID)
     (point,) = reward_curve(store.rows())
     assert (point.step, point.value, point.num_samples) == (1, 0.5, 2)
-    assert point.standard_error is None  # one task
+    assert point.standard_error == pytest.approx(0.5)
 
 
 def test_the_error_of_the_reward_is_over_tasks(store, trajectory_maker):

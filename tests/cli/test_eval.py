@@ -136,7 +136,7 @@ def test_an_evaluation_ends_with_its_rate_its_interval_and_the_next_command(tmp_
     kinds = {f"task-{number}": [VerdictKind.PASSED if number < 3 else VerdictKind.FAILED] for number in range(8)}
     with RunStore.create(run / "run.db") as store, store.phase("eval/rl/test-mutations"):
         for task, (kind,) in kinds.items():
-            made = trajectory_maker(task, task, kind=kind)
+            made = trajectory_maker(task, task, kind=kind, group_id=task)
             store.add_trajectory(made, phase="eval/rl/test-mutations", step=0, split="test")
     print_evaluation(run, run / "tasks", "eval/rl/test-mutations")
     *_, rate, following = capsys.readouterr().out.splitlines()
