@@ -454,7 +454,7 @@ def test_what_sizing_changed_is_listed(tmp_path):
     RunStore.create(tmp_path / "run.db").close()
     assert read_setup(tmp_path, []).sized == (("num", "9", "16"),)
     page = TestClient(create_app(tmp_path), base_url="http://localhost").get(f"/r/{tmp_path.name}/setup").text
-    assert "<td><code>num</code></td><td>9</td>" in page
+    assert "<td><code>num</code></td><td>9 → 16</td>" in page
 
 
 def test_a_checkpoint_has_the_date_of_its_phase_not_of_a_copy(tmp_path):

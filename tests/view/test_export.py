@@ -69,7 +69,7 @@ def test_a_bounded_export_has_whole_groups_and_counts_of_all(run_folder, tmp_pat
     assert done.runs["small"] == {"exported": 8, "stored": 24}
     read = {name for name in files if re.fullmatch(r"r/small/t/\d+\.html", name)}
     assert len(read) == 8
-    documented = re.findall(r"<td><code>(api/[^<]*)</code>", (tmp_path / "site" / "api.html").read_text())
+    documented = re.findall(r"<dt><code>(api/[^<]*)</code>", (tmp_path / "site" / "api.html").read_text())
     assert len(documented) == 6
     for name in documented:
         pattern = name.replace("RUN", "small").replace("NUMBER", r"\d+").replace("FORMAT", "(chat|atif)")

@@ -96,7 +96,9 @@ class Plan:
             idle |= {"teacher": True, "sft": True}
         if not config.rl.validation_every:
             idle["rl"] = {"validation"}
-        return idle | {"tasks": set(get_args(MadeSource)) - set(config.tasks.sources)}
+        tasks: dict[str, Any] = dict.fromkeys(set(get_args(MadeSource)) - set(config.tasks.sources), True)
+        unbuilt = set(type(config.tasks.limits).model_fields) - set(config.tasks.splits)
+        return idle | {"tasks": tasks | ({"limits": unbuilt} if unbuilt else {})}
 
     def evaluation_s(self, episodes_per_s: float) -> float:
         """Estimated seconds after RL, the continued control's training left out."""
