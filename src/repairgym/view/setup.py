@@ -37,7 +37,7 @@ class Checkpoint:
     name: str
     num_bytes: int
     time_s: float | None
-    """When it was written, in seconds since the epoch; None where only the date of a copy is known."""
+    """Time of writing, in seconds since the epoch; None where only the date of a copy is known."""
 
 
 @dataclass(frozen=True)
