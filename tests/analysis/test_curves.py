@@ -26,6 +26,16 @@ def test_reward_curve_leaves_invalids_out(store, add):
     assert point.standard_error == pytest.approx(0.5)
 
 
+def test_the_error_of_the_reward_is_over_tasks(store, trajectory_maker):
+    """The samples of a task are alike: sixteen of two tasks say no more than two."""
+    for number in range(16):
+        task, kind = f"t{number % 2}", P if number % 2 else F
+        one = trajectory_maker(f"a{number}", task, kind=kind, group_id=task)
+        store.add_trajectory(one, phase="rl", step=0, split="train")
+    (point,) = reward_curve(store.rows())
+    assert (point.value, point.standard_error) == (0.5, pytest.approx(0.5))
+
+
 def test_measures_by_step(store, add):
     add("a", [EDIT, TEST, SUBMIT], step=2)
     add("b", [EDIT, SUBMIT], step=1)

@@ -7,6 +7,11 @@ import shutil
 
 import pytest
 
+from repairgym.cli.eval import print_evaluation
+from repairgym.evaluation.pass_at_k import pass_at_1
+from repairgym.records import VerdictKind
+from repairgym.rollout.store import RunStore
+
 
 @pytest.fixture
 def run_copy(synthetic_run, tmp_path):
@@ -123,3 +128,19 @@ def test_costs_of_a_solve_are_shown(cli, synthetic_run):
     assert code == 0
     (rows,) = (rows for title, rows in json.loads(text)["tables"].items() if title.startswith("Costs of a solve"))
     assert all(row["tokens_per_solve"] >= row["sampled_tokens_per_solve"] > 0 for row in rows if row["num_passed"])
+
+
+def test_an_evaluation_ends_with_its_rate_its_interval_and_the_next_command(tmp_path, trajectory_maker, capsys):
+    run = tmp_path / "my run"
+    run.mkdir()
+    kinds = {f"task-{number}": [VerdictKind.PASSED if number < 3 else VerdictKind.FAILED] for number in range(8)}
+    with RunStore.create(run / "run.db") as store, store.phase("eval/rl/test-mutations"):
+        for task, (kind,) in kinds.items():
+            made = trajectory_maker(task, task, kind=kind, group_id=task)
+            store.add_trajectory(made, phase="eval/rl/test-mutations", step=0, split="test")
+    print_evaluation(run, run / "tasks", "eval/rl/test-mutations")
+    *_, rate, following = capsys.readouterr().out.splitlines()
+    estimate = pass_at_1(kinds)
+    interval = f"95 % interval {100 * estimate.ci_low:.1f} to {100 * estimate.ci_high:.1f} %"
+    assert rate.startswith(f"rl on test-mutations: Pass@1 37.5 %, {interval} (")
+    assert following == f"next: repairgym view '{run}', repairgym eval compare '{run}' OTHER_RUN"

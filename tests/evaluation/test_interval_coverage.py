@@ -18,7 +18,7 @@ from repairgym.evaluation.merging import MergeChecks, merge_score
 from repairgym.evaluation.pass_at_k import pass_at_1
 from repairgym.evaluation.ranking import rank
 from repairgym.evaluation.significance import compare
-from repairgym.evaluation.variance import split_variance
+from repairgym.evaluation.variance import MIN_SEEDS, split_variance
 from repairgym.records import Accuracy, VerdictKind
 from repairgym.tasks.solve_rates import SolveRate
 
@@ -164,6 +164,18 @@ def recipe_mean_holds(generator: np.random.Generator) -> bool:
     return parts.ci_low <= 0.5 <= parts.ci_high
 
 
+def recipe_of(generator: np.random.Generator, num_seeds: int, of_seeds: float) -> bool:
+    """Of 60 tasks x 4 samples; the interval of fewer than three seeds is of the mean of these seeds."""
+    base, seeds = generator.uniform(0.3, 0.7, 60), generator.normal(0.0, of_seeds, num_seeds)
+    runs = {
+        str(number): verdicts(generator, np.clip(base + shift + generator.normal(0.0, 0.05, 60), 0, 1), 4)
+        for number, shift in enumerate(seeds)
+    }
+    parts = split_variance(runs)
+    truth = 0.5 if num_seeds >= MIN_SEEDS else 0.5 + statistics.fmean(seeds)
+    return parts.ci_low <= truth <= parts.ci_high
+
+
 def merge_score_holds(generator: np.random.Generator) -> bool:
     rates = generator.beta(2.0, 2.0, 50)
     checks = {
@@ -280,6 +292,15 @@ def coverage(draw: Draw, num: int) -> float:
 def test_an_interval_covers_the_truth_in_93_to_97_percent(name: str) -> None:
     share = coverage(INTERVALS[name], NUM_STUDIES)
     print(f"{name}: {100 * share:.1f} % of {NUM_STUDIES}")
+    assert 0.93 <= share <= 0.97
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_seeds", [2, 3, 4, 5, 10])
+@pytest.mark.parametrize("of_seeds", [0.0, 0.02, 0.05, 0.1, 0.15])
+def test_the_mean_of_a_recipe_is_covered_however_seeds_differ(num_seeds: int, of_seeds: float) -> None:
+    share = coverage(partial(recipe_of, num_seeds=num_seeds, of_seeds=of_seeds), NUM_STUDIES)
+    print(f"{num_seeds} seeds, standard deviation {of_seeds}: {100 * share:.1f} % of {NUM_STUDIES}")
     assert 0.93 <= share <= 0.97
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from repairgym.config.learning import AlgorithmConfig, OptimizerConfig, RftConfig, SftConfig
-from repairgym.config.loading import load_config
+from repairgym.config.loading import load_config, to_toml
 from repairgym.config.recipes import CollectConfig, DemoConfig, EvaluationConfig, RlConfig
 from repairgym.config.selection import TrainingSelection
 from repairgym.errors import InputError
@@ -60,7 +60,11 @@ def test_runs_every_phase_and_resumes_to_the_same_store(folder, base, make_pool)
     assert wanted <= names
     assert {row.split for row in rows if row.phase in ("teacher", "own", "rl")} == {"train"}
     assert {row.split for row in rows if row.phase.endswith("test-mutations")} == {"test"}
-    assert load_config(DemoConfig, folder / "fitted.toml") == plan_demo(config(base)).config
+    plan = plan_demo(config(base))
+    fitted = load_config(DemoConfig, folder / "fitted.toml")
+    assert to_toml(fitted, plan.idle_sections()) == to_toml(plan.config, plan.idle_sections())
+    assert "pretraining" not in read_config(folder)  # the base was given
+    assert set(read_config(folder)["tasks"]) & {"mutations", "history"} == {"mutations"}
     assert read_config(folder)["own"]["select"]["num_tasks"] == 12  # not the 4 that were asked for
     with RunStore.open(folder / "run.db") as store:
         versions = {

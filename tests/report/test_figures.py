@@ -9,9 +9,11 @@ import pytest
 from repairgym.analysis.curves import Point
 from repairgym.evaluation.pass_at_k import Estimate
 from repairgym.evaluation.ranking import Place
+from repairgym.evaluation.summary import build_summary
 from repairgym.report.charts import SMALL, Axis, Bar, Curve, Dot, Row, Tile, row_plot, tile_plot, xy_plot
-from repairgym.report.figures import Series, curve, lines_plot, rank_plot, share_plot
+from repairgym.report.figures import Series, curve, lines_plot, rank_plot, share_plot, stage_plot
 from repairgym.report.svg import Margins, Range
+from repairgym.rollout.store import RunStore
 
 
 def test_both_axes_of_a_plot_are_named():
@@ -41,6 +43,19 @@ def test_bands_lie_below_the_grid_and_points_above_all():
     assert root.find("a").get("href") == "/t/1?a=1&b=2"
     assert root.find("circle/title").text == 'a "<b>"'
     assert root.get("role") == "group"
+
+
+def test_a_chart_of_stages_compares_equal_numbers_of_tasks(synthetic_run):
+    with RunStore.open(synthetic_run / "run.db", is_read_only=True) as store:
+        stages = [it for it in build_summary(store, {}).stages if it.test_set == "test-mutations"]
+    few = stages[0].model_copy(update={"stage": "base", "num_tasks": 5})
+    figure = stage_plot([few, *(it for it in stages if it.stage != "base")])
+    labels = [text.text for text in ElementTree.fromstring(figure.svg).iter("text")]
+    assert "RL" in labels
+    assert "base model" not in labels
+    assert figure.note.endswith("not drawn next to 12 tasks: base model (5 tasks)")
+    assert len(figure.data.rows) == len(stages)
+    assert stage_plot(stages).note == "95 % intervals over tasks"
 
 
 def test_ranks_are_next_to_their_policies():

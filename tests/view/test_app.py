@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import shutil
 import sqlite3
+from datetime import datetime
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -446,6 +448,64 @@ def test_settings_that_ran_come_first(tmp_path):
     assert all(f'id="{link[1:]}"' in page for link in links)
 
 
+def test_what_sizing_changed_is_listed(tmp_path):
+    (tmp_path / "config.toml").write_text("minutes = 2.0\nnum = 9\n[sft]\nlr = 1\n")
+    (tmp_path / "fitted.toml").write_text("minutes = 2.0\nnum = 16\n")
+    RunStore.create(tmp_path / "run.db").close()
+    assert read_setup(tmp_path, []).sized == (("num", "9", "16"),)
+    page = TestClient(create_app(tmp_path), base_url="http://localhost").get(f"/r/{tmp_path.name}/setup").text
+    assert "<td><code>num</code></td><td>9 → 16</td>" in page
+
+
+def test_a_checkpoint_has_the_date_of_its_phase_not_of_a_copy(tmp_path):
+    for name in ("rft", "other"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    with RunStore.create(tmp_path / "run.db") as store:
+        with store.phase("rft"):
+            pass
+        ended = datetime.fromisoformat(store.phases()[0].ended_at).timestamp()
+        later = ended + 3600
+        for name in ("rft", "other"):
+            os.utime(tmp_path / "checkpoints" / name, (later, later))
+        times = {it.name: it.time_s for it in read_setup(tmp_path, store.phases()).checkpoints}
+        assert times == {"rft": ended, "other": None}
+        store.start_phase("rl")
+        times = {it.name: it.time_s for it in read_setup(tmp_path, store.phases()).checkpoints}
+        assert times == {"rft": ended, "other": later}
+
+
+def test_a_phase_without_episodes_tells_what_it_did(synthetic_run, tmp_path):
+    client = TestClient(create_app(synthetic_run), base_url="http://localhost")
+    page = client.get("/r/run/phase?name=rft").text
+    assert "Supervised fine-tuning on the model&#39;s own successes" in page
+    with RunStore.create(tmp_path / "run.db") as store:
+        for name in ("tasks", "rft"):
+            with store.phase(name):
+                pass
+        store.add_event("sandbox_lost", "spawner ended", phase="tasks")
+        for step in range(2):
+            store.add_metrics("train/rft", step, {"train/loss": 0.5 + step})
+    shutil.copytree(synthetic_run / "tasks", tmp_path / "tasks")
+    client = TestClient(create_app(tmp_path), base_url="http://localhost")
+    made, trained = (client.get(f"/r/{tmp_path.name}/phase?name={name}").text for name in ("tasks", "rft"))
+    assert "<dt>mutations/test</dt><dd>12 tasks</dd>" in made
+    assert "spawner ended" in made
+    assert "<h2>Steps</h2>" not in made + trained
+    assert "1 metrics" in trained
+    assert "<figure>" in trained
+
+
+def test_the_report_leads_back_to_the_pages(reported):
+    client = TestClient(create_app(reported), base_url="http://localhost")
+    links = open_page(client, "/r/run/report").links()
+    assert "/r/run" in links
+    numbers = {int(link.rpartition("/")[2]) for link in links if link.startswith("/r/run/t/")}
+    stored = re.findall(r'data-trajectory="([^"]*)"', (reported / "report.html").read_text())
+    with RunReader.read(reported / "run.db") as reader:
+        assert {reader.entry(number).row.id for number in numbers} == set(stored)
+    assert len(stored) == 5
+
+
 def test_a_metric_with_one_step_has_no_chart(tmp_path):
     with RunStore.create(tmp_path / "run.db") as store:
         store.add_metrics("rl", 0, {"train/loss": 0.5})
@@ -502,4 +562,4 @@ def test_the_size_of_the_model_stands_in_the_setup(tmp_path):
     num = sum(weight.numel() for weight in load_file(base / "model.safetensors").values())
     assert f"qwen3, {num:,} parameters, 6 layers of 192, 2,048 tokens in its vocabulary" in page
     (base / "model.safetensors").write_bytes(b"broken")
-    assert read_setup(tmp_path).model == ""
+    assert read_setup(tmp_path, []).model == ""

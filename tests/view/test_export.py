@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+import shutil
 from html import unescape
 from urllib.parse import unquote
 
 import pytest
 
 from repairgym.errors import InputError
+from repairgym.report.html import write_report
+from repairgym.rollout.reviews import write_review
 from repairgym.view.export import CONTENT_FILE, choose, export_site
+from repairgym.view.lists import TrajectoryFilter
 from repairgym.view.reader import RunReader
 
 
@@ -20,7 +24,7 @@ def dead_links(folder):
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     found = []
     for name in sorted(files):
-        if not name.endswith(".html") or name.endswith("report.html"):
+        if not name.endswith(".html"):
             continue
         for address in re.findall(r' (?:href|src|action)="([^"]*)"', (folder / name).read_text()):
             target = unquote(unescape(address).partition("#")[0].partition("?")[0])
@@ -65,6 +69,12 @@ def test_a_bounded_export_has_whole_groups_and_counts_of_all(run_folder, tmp_pat
     assert done.runs["small"] == {"exported": 8, "stored": 24}
     read = {name for name in files if re.fullmatch(r"r/small/t/\d+\.html", name)}
     assert len(read) == 8
+    documented = re.findall(r"<dt><code>(api/[^<]*)</code>", (tmp_path / "site" / "api.html").read_text())
+    assert len(documented) == 6
+    for name in documented:
+        pattern = name.replace("RUN", "small").replace("NUMBER", r"\d+").replace("FORMAT", "(chat|atif)")
+        is_format = "FORMAT" in name  # of an export with formats
+        assert is_format or any(re.fullmatch(pattern, file) for file in files), name
     listed = (tmp_path / "site" / "r/small/trajectories.html").read_text()
     assert listed.count("<tr data-row>") == 8
     assert "of 24" in " ".join(listed.split())
@@ -78,6 +88,22 @@ def test_the_chosen_come_from_every_phase(run_folder):
         phases = {reader.entry(number).row.phase for number in numbers}
         assert len(numbers) == 8
         assert phases == set(reader.num_trajectories())
+
+
+def test_what_the_report_shows_and_a_reader_reviewed_is_exported(synthetic_run, tmp_path):
+    run = shutil.copytree(synthetic_run, tmp_path / "run")
+    write_report(run)
+    with RunReader.read(run / "run.db") as reader:
+        last = reader.page(TrajectoryFilter(phase="rl", order="oldest"), 1).rows[0]
+    write_review(run, last.row.id, status="", tags="", note="odd")
+    export_site(run, tmp_path / "site", max_trajectories=2, formats={})
+    files, dead = dead_links(tmp_path / "site")
+    assert dead == []
+    report = (tmp_path / "site" / "r/run/report.html").read_text()
+    shown = re.findall(r'<a href="t/(\d+)\.html">Page of this trajectory', report)
+    assert len(shown) == 5
+    assert {f"r/run/t/{number}.html" for number in (*shown, last.number)} <= files
+    assert 'href="../../index.html">Run</a>' in report
 
 
 def test_several_runs_have_a_common_first_page(run_folder, hostile_folder, tmp_path):

@@ -57,7 +57,7 @@ def test_policies_of_all_runs_have_ranks_with_intervals(client):
     assert [row[:2] for row in rows] == [["1", "RL good"], ["2 to 3", "RL middling"], ["2 to 3", "RL alike"]]
     assert [row[-1] for row in rows] == ["none", "rl of alike", "rl of middling"]
     assert "RL, good is above all others." in page
-    assert "rl of short (3 tasks)" in page
+    assert "RL of short (3 tasks)" in page
     assert 'class="problem">broken: ' in page
     assert page.partition("<dialog")[0].count("<h2>") == 1, "a test set with one policy has no ranks"
 

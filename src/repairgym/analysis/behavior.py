@@ -41,7 +41,7 @@ class BehaviorMetrics(Record):
     test_runs_per_episode: float | None
     submit_rate: float | None
     blind_submit_rate: float | None
-    """Of the submitted episodes: no test run after the last edit."""
+    """Of the submitted and valid episodes: no test run after the last edit."""
     format_error_rate: float | None
     """Of all actions: could not be parsed."""
     tool_error_rate: float | None
@@ -75,7 +75,8 @@ def mean(values: Iterable[float]) -> float | None:
 
 def behavior_metrics(episodes: Sequence[EpisodeFacts]) -> BehaviorMetrics:
     """Return the rates of ``episodes``."""
-    submitted = [episode for episode in episodes if episode.stop_reason is StopReason.SUBMITTED]
+    valid = [episode for episode in episodes if episode.verdict is not VerdictKind.INVALID]
+    submitted = [episode for episode in valid if episode.stop_reason is StopReason.SUBMITTED]
     num_actions = sum(episode.num_turns for episode in episodes)
     num_chars = sum(episode.num_action_chars for episode in episodes)
     return BehaviorMetrics(

@@ -32,14 +32,22 @@ class Point(Record):
 
 
 def reward_curve(rows: Iterable[TrajectoryRow]) -> list[Point]:
-    """Mean reward of the valid samples by training step; the error treats samples as independent."""
-    groups = group_by((row for row in rows if row.reward is not None), lambda row: row.step)
-    return [_point(step, [row.reward or 0.0 for row in groups[step]]) for step in sorted(groups)]
+    """Mean reward of the valid samples by training step; the error is over tasks, whose samples are alike."""
+    steps = group_by((row for row in rows if row.reward is not None), lambda row: row.step)
+    return [_point(step, steps[step]) for step in sorted(steps)]
 
 
-def _point(step: int, values: list[float]) -> Point:
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    return Point(step=step, value=statistics.fmean(values), standard_error=error, num_samples=len(values))
+def _point(step: int, rows: Sequence[TrajectoryRow]) -> Point:
+    mean, num = statistics.fmean(row.reward or 0.0 for row in rows), len(rows)
+    deviations = [sum((row.reward or 0.0) - mean for row in of_task) for of_task in group_by(rows, _task_of).values()]
+    # Linearized variance of a ratio over clusters (Cochran 1977, section 11.8 with one stage).
+    square = sum(it * it for it in deviations) * len(deviations) / max(1, len(deviations) - 1)
+    error = math.sqrt(square) / num if len(deviations) > 1 else None
+    return Point(step=step, value=mean, standard_error=error, num_samples=num)
+
+
+def _task_of(row: TrajectoryRow) -> str:
+    return row.task_id
 
 
 def by_step(episodes: Iterable[EpisodeFacts], measure: Callable[[BehaviorMetrics], float | None]) -> list[Point]:

@@ -74,11 +74,14 @@ def run_command(
         if missing := describe_missing_oracles(chosen, rollout):
             typer.echo(missing, err=True)
         evaluate(opened, stage or ref.name, ref, test_set, chosen, config.num_samples, fingerprint=fingerprint)
-    phase = f"eval/{stage or ref.name}/{test_set}"
+    print_evaluation(run, tasks, f"eval/{stage or ref.name}/{test_set}")
+
+
+def print_evaluation(run: Path, tasks: Path, phase: str) -> None:
+    """Print the results of an evaluation that has ended, its rate with the interval, and the next commands."""
     _show(run, tasks, phase)
-    typer.echo(
-        f"next: repairgym view {shlex.quote(str(run))}, repairgym eval compare {shlex.quote(str(run))} OTHER_RUN"
-    )
+    folder = shlex.quote(str(run))
+    typer.echo(f"next: repairgym view {folder}, repairgym eval compare {folder} OTHER_RUN")
 
 
 @app.command()

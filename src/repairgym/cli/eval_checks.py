@@ -35,7 +35,7 @@ def variance(
     from repairgym.analysis.tables import variance_table
     from repairgym.evaluation.pass_at_k import verdicts_by_task
     from repairgym.evaluation.runs import choose_phase
-    from repairgym.evaluation.variance import split_variance
+    from repairgym.evaluation.variance import MIN_SEEDS, split_variance
 
     verdicts, regraded = {}, list[tuple["VerdictKind", "VerdictKind"]]()
     for run in runs:
@@ -43,7 +43,8 @@ def variance(
             verdicts[str(run)] = verdicts_by_task(store.rows(phase=choose_phase(store, phase)))
             regraded += _regraded(store)
     parts = split_variance(verdicts, regraded)
-    drawn = "new tasks and seeds" if parts.num_seeds > 1 else "new tasks; with one run nothing is known of other seeds"
+    few = f"new tasks, of these runs alone: an interval over new seeds needs {MIN_SEEDS} runs or more"
+    drawn = "new tasks and seeds" if parts.num_seeds >= MIN_SEEDS else few
     interval = f"95 % {100 * parts.ci_low:.1f} to {100 * parts.ci_high:.1f}"
     sentence = f"mean Pass@1 of the recipe {100 * parts.mean:.1f} % ({interval}, {drawn})"
     _show(variance_table(parts), parts, [sentence], as_json)

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from repairgym.cli.options import RunFolder
-from repairgym.rollout.names import ALARM_PREFIX, RL
+from repairgym.rollout.names import ALARM_PREFIX, RL, UPDATE_TIME
 from repairgym.rollout.rows import Event, PhaseRow
 from repairgym.rollout.store import RunStore
 
@@ -32,7 +32,7 @@ _COLUMNS = (
     ("gap", "policy/log_prob_gap", ".4f"),
     ("grad", "optim/grad_norm", ".2f"),
     ("roll s", "time/rollout_s", ".0f"),
-    ("upd s", "time/update_s", ".0f"),
+    ("upd s", UPDATE_TIME, ".0f"),
 )
 _NUM_ITERATIONS = 8
 _NUM_ALARMS = 4

@@ -69,9 +69,12 @@ def _origin(paths: Sequence[Path], overrides: Sequence[str], error: ValidationEr
     return "" if is_given or not paths else f"{', '.join(map(str, paths))}: "
 
 
-def to_toml(config: Record) -> str:
-    """Return ``config`` as TOML with every field, so that a run folder says all that a run used."""
-    return "\n".join(_table_lines(config.model_dump(mode="python"), ())).lstrip("\n") + "\n"
+def to_toml(config: Record, without: Mapping[str, Any] | None = None) -> str:
+    """Return ``config`` as TOML with every field, so that a run folder says all that a run used.
+
+    ``without`` names fields to leave out, as pydantic's ``exclude``.
+    """
+    return "\n".join(_table_lines(config.model_dump(mode="python", exclude=without), ())).lstrip("\n") + "\n"
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ of the tasks, for Pass@k alone.
 import re
 from typing import NamedTuple
 
-from repairgym.rollout.names import CONTINUED
+from repairgym.rollout.names import BASE, CONTINUED, OWN, RFT, RL, SFT, TEACHER
 from repairgym.rollout.names import MUTATIONS as MUTATIONS
 from repairgym.rollout.names import RELEASES as RELEASES
 from repairgym.rollout.names import VALIDATION as VALIDATION
@@ -35,6 +35,17 @@ _FIXED = {
     CONTINUED: (6, "SFT continued"),
     TREATMENT: (8, "RL"),
 }
+PURPOSES = {
+    BASE: "Puts the model of before this run into its folder, or trains one from scratch.",
+    "tasks": "Makes tasks out of packages and certifies them; each has a known repair.",
+    TEACHER: "A script that knows the repair solves training tasks; SFT imitates its episodes.",
+    OWN: "The model tries training tasks; RFT imitates the tries that passed.",
+    SFT: "Supervised fine-tuning on the teacher's successes.",
+    RFT: "Supervised fine-tuning on the model's own successes; RL starts here.",
+    RL: "Each step samples groups and updates the weights. Steps count from 0: step 0 is the first iteration.",
+    CONTINUED: "Further supervised training for as long as RL took: a control.",
+}
+"""Name of a phase -> what it does, in a sentence for people; evaluations have none."""
 _TEMPERATURE = re.compile(r"(.+)-t(\d+(?:\.\d+)?)")
 _STEP = re.compile(r"(.+)-step-(\d+)")
 

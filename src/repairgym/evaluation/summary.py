@@ -40,7 +40,7 @@ from repairgym.evaluation.stages import (
 )
 from repairgym.grading.official import OfficialKind, official_kind
 from repairgym.records import SCHEMA_VERSION, Accuracy, Record, Task, VerdictKind
-from repairgym.rollout.names import RL, eval_phase
+from repairgym.rollout.names import RL, UPDATE_TIME, eval_phase
 from repairgym.rollout.rows import PhaseRow, TrajectoryRow
 from repairgym.rollout.store import RunStore
 from repairgym.tasks.layers.atomic_write import written_whole
@@ -196,7 +196,7 @@ def build_summary(
         headline=next((comparison for comparison in comparisons if _is_headline(comparison)), None),
         stages=tuple(_stage_results(store, results, tasks or {}, num_resamples)),
         comparisons=comparisons,
-        num_rl_iterations=len(store.metrics(RL, "time/update_s")),
+        num_rl_iterations=len(store.metrics(RL, UPDATE_TIME)),
         phases=tuple(phases),
         missing=_missing({phase.name: phase.status for phase in phases}),
         wall_s=sum(phase.wall_s for phase in counted),

@@ -33,6 +33,7 @@ from repairgym.rollout.names import (
     SFT,
     TEACHER,
     TURNS_FOLDER,
+    UPDATE_TIME,
     eval_phase,
 )
 from repairgym.rollout.pool import WorkerPool
@@ -78,7 +79,7 @@ class Demo:
             InputError: another process works on this run.
         """
         with self._store, locked(self._folder):
-            (self._folder / FITTED_FILE).write_text(to_toml(self._config), encoding="utf-8")
+            (self._folder / FITTED_FILE).write_text(to_toml(self._config, self._plan.idle_sections()), encoding="utf-8")
             with tracking(self._store, self._config.watch):
                 self._run_phases()
 
@@ -175,7 +176,7 @@ def _test_tasks(run: Run, source: SourceKind, limit: int) -> list[Task]:
 
 def _policy(run: Run, checkpoint: str, temperature: float = 1.0) -> PolicyRef:
     """Return the weights of a checkpoint, with the number of RL updates that they have seen as version."""
-    version = len(run.store.metrics(RL, "time/update_s")) if checkpoint == RL else 0
+    version = len(run.store.metrics(RL, UPDATE_TIME)) if checkpoint == RL else 0
     if checkpoint.startswith(CHECKPOINT):
         version = int(checkpoint.removeprefix(CHECKPOINT))
     return run.policy(checkpoint, temperature=temperature, version=version)

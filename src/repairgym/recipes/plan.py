@@ -7,9 +7,10 @@ iterations follows from the config alone; that number depends on the machine's s
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, get_args
 
 from repairgym.config.recipes import CollectConfig, DemoConfig, EvaluationConfig
+from repairgym.config.tasks import MadeSource
 from repairgym.records import Record
 from repairgym.rollout.names import BASE, CONTINUED, MUTATIONS, OWN, RELEASES, RFT, RL, SFT, TEACHER, eval_phase
 from repairgym.rollout.store import RunStore
@@ -86,6 +87,18 @@ class Plan:
             names += [CONTINUED] if stage.name == CONTINUED else []
             names.append(eval_phase(stage.name, MUTATIONS))
         return names + [eval_phase(stage, RELEASES) for stage in (RFT, RL)]
+
+    def idle_sections(self) -> dict[str, Any]:
+        """Return the sections of the config that no phase of the plan reads, as pydantic's ``exclude``."""
+        config = self.config
+        idle: dict[str, Any] = {} if config.is_from_scratch else {"pretraining": True}
+        if config.start != "teacher":
+            idle |= {"teacher": True, "sft": True}
+        if not config.rl.validation_every:
+            idle["rl"] = {"validation"}
+        tasks: dict[str, Any] = dict.fromkeys(set(get_args(MadeSource)) - set(config.tasks.sources), True)
+        unbuilt = set(type(config.tasks.limits).model_fields) - set(config.tasks.splits)
+        return idle | {"tasks": tasks | ({"limits": unbuilt} if unbuilt else {})}
 
     def evaluation_s(self, episodes_per_s: float) -> float:
         """Estimated seconds after RL, the continued control's training left out."""

@@ -162,7 +162,7 @@ def _labels(store: RunStore, stage: StageResult | None, tasks: Mapping[str, Task
 def _curves(store: RunStore, summary: Summary, training: Sequence[EpisodeFacts], analysis: Analysis) -> list[Series]:
     turns = by_step(training, lambda metrics: metrics.mean_turns)
     blind = by_step(training, lambda metrics: metrics.blind_submit_rate)
-    note = "of the submitted training episodes: no test run after the last edit"
+    note = "of the submitted, valid training episodes: no test run after the last edit"
     return [
         _reward_series(analysis.reward),
         _checkpoint_series(summary, VALIDATION, "Validation Pass@1", "checkpoints on validation tasks"),
@@ -178,7 +178,7 @@ def _reward_series(points: Sequence[Point]) -> Series:
     errors = [point.standard_error or 0.0 for point in points]
     return Series(
         "Training reward",
-        "mean of the valid samples ± one standard error",
+        "mean of the valid samples ± one standard error over tasks",
         points,
         low=[max(0.0, point.value - error) for point, error in zip(points, errors, strict=True)],
         high=[min(1.0, point.value + error) for point, error in zip(points, errors, strict=True)],

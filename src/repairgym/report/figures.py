@@ -56,15 +56,24 @@ class Series:
 
 
 def stage_plot(results: Sequence[StageResult], title: str = "Pass@1 of the stages") -> Figure:
-    """Draw Pass@1 with its 95 % interval over tasks, one row per stage."""
-    rows = []
+    """Draw Pass@1 with its 95 % interval over tasks, one row per stage.
+
+    Stages that tried another number of tasks than the trained policy (without one: than most) are no rows, because a
+    chart compares; the note names them.
+    """
+    main = next((result for result in results if result.stage == TREATMENT), max(results, key=lambda it: it.num_tasks))
+    rows, others = [], [result for result in results if result.num_tasks != main.num_tasks]
     for result in results:
+        if result in others:
+            continue
         rate = result.pass_at_1
         tip = f"{percent(rate.value)} ({percent_interval(rate.ci_low, rate.ci_high)}), {rate.num_tasks} tasks"
         name, limits = stage_label(result.stage), (rate.ci_low, rate.ci_high)
         rows.append(_interval_row(name, rate.value, limits, tip, percent(rate.value), result.stage == TREATMENT))
     svg = _rate_rows(rows).render("Pass@1 with 95 % intervals for each stage")
-    return Figure(title, "95 % intervals over tasks", svg, stage_table(results))
+    names = [f"{stage_label(it.stage)} ({it.num_tasks} tasks)" for it in others]
+    note = f"; not drawn next to {main.num_tasks} tasks: {', '.join(names)}" if others else ""
+    return Figure(title, f"95 % intervals over tasks{note}", svg, stage_table(results))
 
 
 def difference_plot(comparisons: Sequence[Comparison]) -> Figure | None:

@@ -28,6 +28,7 @@ from repairgym.evaluation.runs import compare_runs, evaluations
 from repairgym.evaluation.stages import (
     MANY_SAMPLES,
     MUTATIONS,
+    PURPOSES,
     RELEASES,
     START,
     TREATMENT,
@@ -259,6 +260,7 @@ def environment(*packages: str) -> Environment:
         plain=plain,
         code_line=code_line,
         phase=phase_label,
+        purpose=lambda name: PURPOSES.get(name, ""),
         stage=stage_label,
         test_set=label_of_test_set,
         heat=lambda share: Markup("--heat-share:{}%").format(round(100 * share)),

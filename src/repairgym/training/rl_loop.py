@@ -24,7 +24,7 @@ from repairgym.inference.renderer import ChatRenderer
 from repairgym.learning.checkpoints import MODEL_FOLDER
 from repairgym.records import Task
 from repairgym.rollout.jobs import PolicyRef
-from repairgym.rollout.names import RL, VALIDATION, eval_phase
+from repairgym.rollout.names import RL, UPDATE_TIME, VALIDATION, eval_phase
 from repairgym.training.alarms import check_alarms
 from repairgym.training.asynchronous import BackgroundUpdates, WeightVersions
 from repairgym.training.credit import credit_metrics
@@ -130,7 +130,7 @@ class RLLoop:
             metrics["policy/stale_log_prob_gap"] = metrics.pop("policy/log_prob_gap")
         metrics |= overlong_metrics(batch.trajectories, self._config.algorithm)
         metrics |= credit_metrics(batch.groups, batch.advantages)
-        metrics |= {"time/rollout_s": batch.rollout_s, "time/update_s": time.monotonic() - started}
+        metrics |= {"time/rollout_s": batch.rollout_s, UPDATE_TIME: time.monotonic() - started}
         self._run.store.add_metrics(self.phase, batch.step, metrics)
         self._run.store.add_signals(signals_of(batch.trajectories, self._updates.learned))
         check_alarms(self._run.store, self.phase, self._alarms, self._run.progress)

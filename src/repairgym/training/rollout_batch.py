@@ -215,9 +215,10 @@ def record_group_status(store: RunStore, phase: str, batch: RolloutBatch) -> Non
 
 
 def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
-    """Return counts and means of a batch; means are over valid trajectories."""
+    """Return counts and means of a batch; means are over valid trajectories (blind: over submitted ones)."""
     valid = [t for t in batch.trajectories if t.verdict.is_valid]
     num = max(1, len(valid))
+    submitted = [t for t in valid if t.stop_reason is StopReason.SUBMITTED]
     drop_reasons = Counter(advantage.drop_reason for advantage in batch.advantages)
     metrics = {
         "rollout/num_trajectories": float(len(batch.trajectories)),
@@ -234,9 +235,11 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
         "rollout/restored_rate": sum(bool(t.verdict.is_restored) for t in valid) / num,
         "rollout/num_turns_mean": sum(len(t.turns) for t in valid) / num,
         "rollout/num_action_tokens_mean": sum(int(t.ledger.is_action.sum()) for t in valid) / num,
-        "rollout/submit_rate": sum(t.stop_reason is StopReason.SUBMITTED for t in valid) / num,
-        "rollout/blind_submit_rate": sum(is_blind_submit(t.stop_reason, t.turns) for t in valid) / num,
+        "rollout/submit_rate": len(submitted) / num,
     }
+    if submitted:
+        num_blind = sum(is_blind_submit(t.stop_reason, t.turns) for t in submitted)
+        metrics["rollout/blind_submit_rate"] = num_blind / len(submitted)
     turns = [turn for t in valid for turn in t.turns]
     for kind in ("format", "tool"):
         metrics[f"rollout/{kind}_error_rate"] = sum(turn.error == kind for turn in turns) / max(1, len(turns))

@@ -49,6 +49,15 @@ ENDPOINTS = (
     ("r/RUN/t/NUMBER/FORMAT.json", "", "The trajectory as ATIF (atif) or as messages (chat)."),
 )
 """(address below /api/, its query, its answer)."""
+EXPORTED = (
+    "runs.json",
+    "r/RUN/run.json",
+    "r/RUN/metrics.json",
+    "r/RUN/trajectories.json",
+    "r/RUN/t/NUMBER.json",
+    "r/RUN/t/NUMBER/FORMAT.json",
+)
+"""Addresses that are files of an export."""
 
 
 class ApiPages:
@@ -61,7 +70,8 @@ class ApiPages:
     def document(self, request: Request) -> HTMLResponse:
         """The page that documents the API."""
         first = next(iter(self._site.folders.all()), None)
-        return self._site.page("api.html.j2", title="JSON API", endpoints=ENDPOINTS, viewed=first)
+        shown = [row for row in ENDPOINTS if not self._site.is_static or row[0] in EXPORTED]
+        return self._site.page("api.html.j2", title="JSON API", endpoints=shown, viewed=first)
 
     def runs(self, request: Request) -> Response:
         """All runs."""
@@ -70,7 +80,7 @@ class ApiPages:
     def run(self, request: Request) -> Response:
         """One run."""
         with self._site.opened(request) as run:
-            setup = read_setup(run.viewed.folder)
+            setup = read_setup(run.viewed.folder, run.reader.phases())
             phases = [
                 {**(card.row.model_dump() if card.row else {}), "name": card.name, "state": card.state}
                 | {"num_steps": card.num_steps, **_count(card.count)}

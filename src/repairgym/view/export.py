@@ -11,7 +11,7 @@ import json
 import posixpath
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from html import escape, unescape
@@ -22,12 +22,16 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from starlette.applications import Starlette
 
 from repairgym.errors import InputError
+from repairgym.report.html import REPORT_FILE
+from repairgym.rollout.reviews import read_reviews
 from repairgym.rollout.rows import GroupRow
 from repairgym.view.api_pages import Formats
 from repairgym.view.app import create_app
 from repairgym.view.folders import RunFolders, ViewedRun
+from repairgym.view.lists import Entry
 from repairgym.view.reader import RunReader
 from repairgym.view.site import Site
+from repairgym.view.trajectory_pages import named_in
 
 PAGE_SIZE = 250
 CONTENT_FILE = "export.json"
@@ -69,7 +73,7 @@ def export_site(
     """Write the runs in ``root`` as a static site into the new or empty folder ``out``.
 
     ``max_trajectories`` of each run are exported, 0: all. They are whole groups, from every phase in turn, the latest
-    steps first.
+    steps first; those that the report shows or a reader reviewed are always among them.
 
     Raises:
         InputError: ``root`` holds no run, or ``out`` is not empty.
@@ -85,7 +89,8 @@ def export_site(
     for viewed in runs:
         with viewed.opened() as reader:
             num = reader.extent().num_rows
-            numbers = choose(reader, max_trajectories) if 0 < max_trajectories < num else None
+            is_cut = 0 < max_trajectories < num
+            numbers = choose(reader, max_trajectories, _named(viewed, reader)) if is_cut else None
         if numbers is not None:
             chosen[viewed.key] = numbers
         export.runs[viewed.key] = {"exported": num if numbers is None else len(numbers), "stored": num}
@@ -97,16 +102,30 @@ def export_site(
     return export
 
 
-def choose(reader: RunReader, most: int) -> frozenset[int]:
-    """Return numbers of ``most`` trajectories or a few more: whole groups of each phase in turn, latest steps first."""
+def choose(reader: RunReader, most: int, named: Sequence[Entry] = ()) -> frozenset[int]:
+    """Return numbers of ``most`` trajectories or a few more: whole groups of each phase in turn, latest steps first.
+
+    The groups of those that are ``named`` come before them.
+    """
     waiting = deque(_groups_of(reader, phase) for phase in reader.num_trajectories())
-    numbers: set[int] = set()
+    numbers = {
+        member.number
+        for row in (entry.row for entry in named)
+        for member in reader.members(reader.group(row.phase, row.step, row.group_id))
+    }
     while waiting and len(numbers) < most:
         groups = waiting.popleft()
         if (group := next(groups, None)) is not None:
             numbers |= {member.number for member in reader.members(group)}
             waiting.append(groups)
     return frozenset(numbers)
+
+
+def _named(viewed: ViewedRun, reader: RunReader) -> list[Entry]:
+    """Return the trajectories that the report shows in full, and those with a review."""
+    report = viewed.folder / REPORT_FILE
+    ids = named_in(report.read_text(encoding="utf-8")) if report.is_file() else []
+    return reader.of_ids([*ids, *read_reviews(viewed.folder)])
 
 
 def _groups_of(reader: RunReader, phase: str) -> Iterator[GroupRow]:

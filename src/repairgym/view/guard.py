@@ -21,8 +21,8 @@ POLICY = (
 )
 RAW_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
 """Of answers with raw text of agents."""
-REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
-"""Of ``report.html``, which has an inline style and no script."""
+REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox allow-same-origin; frame-ancestors 'none'"
+"""Of ``report.html``, which has an inline style and no script; its links to other pages keep the session."""
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",

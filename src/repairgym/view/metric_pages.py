@@ -181,9 +181,9 @@ def only_value(lines: Sequence[Line]) -> float | None:
     return values.pop() if len(values) == 1 else None
 
 
-def key_charts(run: OpenRun) -> tuple[list[tuple[Chart, str]], list[tuple[str, float, str]]]:
-    """Return the key curves of the main phase with their addresses, and titles and values of those with one value."""
-    view = MetricView(phase=main_phase(run.reader))
+def key_charts(run: OpenRun, phase: str) -> tuple[list[tuple[Chart, str]], list[tuple[str, float, str]]]:
+    """Return the key curves of a phase with their addresses, and titles and values of those with one value."""
+    view = MetricView(phase=phase)
     names = key_metrics(run.reader.metric_names(view.phase)) if view.phase else []
     charts, values = [], []
     for name in names:
@@ -193,6 +193,11 @@ def key_charts(run: OpenRun) -> tuple[list[tuple[Chart, str]], list[tuple[str, f
         elif chart := draw(name, lines, size=SMALL):
             charts.append((chart, url))
     return charts, values
+
+
+def metric_phase_of(reader: RunReader, phase: str) -> str:
+    """Return the phase that holds the metrics of ``phase``: supervised stages have them below ``train/``."""
+    return next((name for name in (phase, f"train/{phase}") if reader.metric_names(name)), phase)
 
 
 def has_one_step(reader: RunReader, phase: str) -> bool:

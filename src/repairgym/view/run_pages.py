@@ -19,14 +19,14 @@ from repairgym.records import VerdictKind
 from repairgym.report.figures import Figure, Series, curves
 from repairgym.report.html import REPORT_FILE
 from repairgym.report.results import Result
-from repairgym.rollout.names import ALARM_PREFIX, RL
+from repairgym.rollout.names import ALARM_PREFIX, RL, UPDATE_TIME
 from repairgym.rollout.rows import PhaseRow
 from repairgym.view.folders import ViewedRun
 from repairgym.view.guard import RAW_POLICY
 from repairgym.view.lists import Key, TrajectoryFilter, parse_filter
-from repairgym.view.metric_pages import MetricView, has_one_step, key_charts, main_phase
+from repairgym.view.metric_pages import MetricView, has_one_step, key_charts, main_phase, metric_phase_of
 from repairgym.view.reader import Count, RunCounts
-from repairgym.view.setup import cost_of, read_setup, text_files
+from repairgym.view.setup import cost_of, outcome_of, read_setup, text_files
 from repairgym.view.site import OpenRun, Site, digest_of, number_in
 
 _MAX_EVENTS = 30
@@ -99,8 +99,8 @@ class RunPages:
         """One run: state, alarms, key curves, phases, circumstances, events."""
         with self._site.opened(request) as run:
             count, events = run.counts.total(), run.reader.events()
-            keys, key_values = key_charts(run)
             key_phase = main_phase(run.reader)
+            keys, key_values = key_charts(run, key_phase)
             return run.page(
                 "run.html.j2",
                 count=count,
@@ -115,7 +115,7 @@ class RunPages:
                 is_one_step=has_one_step(run.reader, key_phase),
                 charts=[] if keys or key_values else _charts(run.counts),
                 read_first=_read_first(run),
-                setup=read_setup(run.viewed.folder),
+                setup=read_setup(run.viewed.folder, run.reader.phases()),
                 cost=cost_of(run.reader.phases(), count.num_tokens, run.reader.cost_usd()),
                 alarms=[event for event in events if event.kind.startswith(ALARM_PREFIX)],
                 events=events[: -_MAX_EVENTS - 1 : -1],
@@ -130,7 +130,7 @@ class RunPages:
         """The circumstances of a run: calls, settings, log, checkpoints, disk."""
         with self._site.opened(request) as run:
             cost = cost_of(run.reader.phases(), run.counts.total().num_tokens, run.reader.cost_usd())
-            setup = read_setup(run.viewed.folder)
+            setup = read_setup(run.viewed.folder, run.reader.phases())
             return run.page("setup.html.j2", "Setup and log", setup=setup, cost=cost, state=run.state)
 
     def file(self, request: Request) -> Response:
@@ -148,6 +148,8 @@ class RunPages:
             phase = next((card for card in phase_cards(run) if card.name == name), None)
             if phase is None:
                 raise InputError(f"the run has no phase {name!r}")
+            metric_phase = metric_phase_of(run.reader, name)
+            keys, key_values = key_charts(run, metric_phase)
             return run.page(
                 "phase.html.j2",
                 phase_label(name),
@@ -155,9 +157,13 @@ class RunPages:
                 weights=weights_of(run, name),
                 steps=sorted(run.counts.by("step", phase=name).items()),
                 statuses=run.reader.group_statuses(name),
+                outcome=outcome_of(run.viewed.folder, name),
+                events=[event for event in run.reader.events() if event.phase == name][-_MAX_EVENTS:],
                 charts=_charts(run.counts, name),
-                num_metrics=len(run.reader.metric_names(name)),
-                metrics_url=MetricView(phase=name).url(run),
+                key_charts=[] if phase.count.num else keys,
+                key_values=[] if phase.count.num else key_values,
+                num_metrics=len(run.reader.metric_names(metric_phase)),
+                metrics_url=MetricView(phase=metric_phase).url(run),
             )
 
     def groups(self, request: Request) -> HTMLResponse:
@@ -267,7 +273,7 @@ def weights_of(run: OpenRun, phase: str) -> str:
     evaluated = parse_eval_phase(phase)
     if evaluated is None:
         return ""
-    num = len(run.reader.metrics(RL, "time/update_s")) if evaluated.stage == TREATMENT else 0
+    num = len(run.reader.metrics(RL, UPDATE_TIME)) if evaluated.stage == TREATMENT else 0
     return stage_label(evaluated.stage) + (f" after {num} iteration{'s' if num > 1 else ''}" if num else "")
 
 

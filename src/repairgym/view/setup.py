@@ -7,13 +7,18 @@ however large the folder, the work is bounded, and a sum that was cut short says
 import json
 import math
 import os
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 
+from repairgym.config.loading import flatten
+from repairgym.errors import InputError
 from repairgym.report.html import SUMMARY_FILE
-from repairgym.report.run_folder import CONFIG_FILE, MATRIX_FILE
+from repairgym.report.run_folder import CONFIG_FILE, MATRIX_FILE, read_funnel
 from repairgym.rollout.calls import LOG_FILE, Call, read_calls
 from repairgym.rollout.names import CONFIGS_FOLDER, FITTED_FILE
 from repairgym.rollout.rows import PhaseRow
@@ -31,8 +36,8 @@ class Checkpoint:
 
     name: str
     num_bytes: int
-    time_s: float
-    """Last change, in seconds since the epoch."""
+    time_s: float | None
+    """Time of writing, in seconds since the epoch; None where only the date of a copy is known."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,8 @@ class Setup:
     is_disk_cut: bool
     log: tuple[str, ...]
     """The last lines."""
+    sized: tuple[tuple[str, str, str], ...] = ()
+    """(setting, value that was asked for, value that ran) of a run whose settings were fitted to its time."""
     model: str = ""
     """Architecture and size of the oldest checkpoint; empty without one that can be read."""
 
@@ -70,11 +77,11 @@ class Setup:
         return sum(size for _, size in self.disk)
 
 
-def read_setup(folder: Path) -> Setup:
+def read_setup(folder: Path, phases: Sequence[PhaseRow]) -> Setup:
     """Return the circumstances of the run in ``folder``."""
     disk, is_cut = _disk(folder)
-    checkpoints = _checkpoints(folder / CHECKPOINTS_FOLDER)
-    models = (_model(folder / CHECKPOINTS_FOLDER / checkpoint.name) for checkpoint in checkpoints)
+    checkpoints = _checkpoints(folder / CHECKPOINTS_FOLDER, phases)
+    models = (model_of(folder, checkpoint.name) for checkpoint in checkpoints)
     return Setup(
         calls=tuple(read_calls(folder)),
         configs=tuple((name, _text(folder / name)) for name in config_files(folder)),
@@ -82,6 +89,7 @@ def read_setup(folder: Path) -> Setup:
         disk=disk,
         is_disk_cut=is_cut,
         log=tuple(_tail(folder / LOG_FILE)),
+        sized=tuple(_sized(folder)),
         model=next(filter(None, models), ""),
     )
 
@@ -132,28 +140,54 @@ def _tail(path: Path) -> list[str]:
     return []
 
 
-def _checkpoints(folder: Path) -> tuple[Checkpoint, ...]:
+def _sized(folder: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield the settings that a demo changed to fit its time."""
+    files = folder / CONFIG_FILE, folder / FITTED_FILE
+    if all(path.is_file() for path in files):
+        with suppress(tomllib.TOMLDecodeError):
+            asked, ran = (dict(flatten(tomllib.loads(_text(path)))) for path in files)
+            yield from ((name, asked[name], value) for name, value in ran.items() if asked.get(name, value) != value)
+
+
+def _checkpoints(folder: Path, phases: Sequence[PhaseRow]) -> tuple[Checkpoint, ...]:
+    """Return the checkpoints, oldest first; one with the name of a phase was written at its end."""
+    ended = {row.name: datetime.fromisoformat(row.ended_at).timestamp() for row in phases if row.ended_at}
+    last = max(ended.values(), default=math.inf) if all(row.status != "running" for row in phases) else math.inf
     checkpoints = []
     with suppress(OSError):
         for entry in os.scandir(folder):
             if entry.is_dir() and not entry.name.startswith("."):
                 size, _ = _size(Path(entry.path), _MAX_ENTRIES)
-                checkpoints.append(Checkpoint(entry.name, size, entry.stat().st_mtime))
-    return tuple(sorted(checkpoints, key=lambda checkpoint: (checkpoint.time_s, checkpoint.name)))
+                changed = entry.stat().st_mtime
+                written = ended.get(entry.name, changed if changed <= last else None)
+                checkpoints.append(Checkpoint(entry.name, size, written))
+    return tuple(sorted(checkpoints, key=lambda checkpoint: (checkpoint.time_s or math.inf, checkpoint.name)))
 
 
-def _model(folder: Path) -> str:
+def model_of(run_folder: Path, checkpoint: str) -> str:
     """Return architecture and size of a checkpoint; empty for a folder without weights."""
+    folder = run_folder / CHECKPOINTS_FOLDER / checkpoint
     try:
         config = json.loads(_text(folder / "config.json"))
-        num = sum(map(_num_parameters, sorted(folder.glob("*.safetensors"))))
+        num = sum(_num_parameters(path, path.stat().st_mtime_ns) for path in sorted(folder.glob("*.safetensors")))
         shape = f"{config['num_hidden_layers']} layers of {config['hidden_size']}"
         return f"{config['model_type']}, {num:,} parameters, {shape}, {config['vocab_size']:,} tokens in its vocabulary"
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 
 
-def _num_parameters(path: Path) -> int:
+def outcome_of(run_folder: Path, phase: str) -> list[tuple[str, str]]:
+    """Return what a phase left in the run folder: (kind, description) of its checkpoint, and of the tasks made."""
+    model, funnel = model_of(run_folder, phase), None
+    if phase == "tasks":
+        with suppress(InputError):
+            funnel = read_funnel(run_folder)
+    outcome = [("checkpoint", model)] if model else []
+    return outcome + ([(name, f"{num} tasks") for name, num in sorted(funnel.splits.items())] if funnel else [])
+
+
+@lru_cache(maxsize=1_000)
+def _num_parameters(path: Path, changed_ns: int) -> int:
     """Return the numbers in a file of weights, from its header: 8 bytes of length, then JSON."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -176,7 +176,8 @@ def signals_sentence(run: OpenRun, number: int, signals: TokenSignals | None, le
     """Return where the values of an update come from, or why there are none."""
     if signals is not None:
         steps = int(signals.num_steps.max(initial=0))
-        before = f"after {steps} optimizer steps of the same update" if steps else "in the first step of the update"
+        many = f"after {steps} optimizer step{'s' if steps > 1 else ''} of the same update"
+        before = many if steps else "in the first step of the update"
         note = "" if has_correction(signals, ledger) or not steps else "; the gap includes what these steps changed"
         values = "Advantage, ratio, weight, gap and entropy"
         return f"{values} are those of the update that learned these tokens, {before}{note}."

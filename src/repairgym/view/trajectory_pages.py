@@ -5,9 +5,11 @@ of a comparison: equal patches have the same letter; the turn is marked where th
 those of the first column.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape, unescape
 from itertools import zip_longest
 from string import ascii_uppercase
 from typing import TypeVar
@@ -15,7 +17,7 @@ from typing import TypeVar
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.responses import HTMLResponse, Response
 
 from repairgym.analysis.behavior import group_by
 from repairgym.errors import InputError
@@ -31,7 +33,7 @@ from repairgym.view.guard import RAW_POLICY, REPORT_POLICY
 from repairgym.view.lists import Entry, TrajectoryFilter
 from repairgym.view.replay import grow
 from repairgym.view.run_pages import filter_of, weights_of
-from repairgym.view.site import Site, number_in
+from repairgym.view.site import Site, number_in, run_url, trajectory_url
 from repairgym.view.trees import tree_of, trees_of
 from repairgym.view.waterfall import waterfall
 
@@ -41,6 +43,9 @@ _MAX_ROWS = 200
 _CELL_CHARS = 1_500
 _MIN_CELL_CHARS = 200
 _PAGE_CHARS = 2_000_000
+_SECTIONS = '<nav class="sections" aria-label="Sections"><ul>'
+_NAMED = re.compile(r'<p class="note" data-trajectory="([^"]*)">')
+"""Places of ``report.html`` that the viewer makes links of."""
 T = TypeVar("T")
 
 
@@ -159,12 +164,27 @@ class TrajectoryPages:
             )
 
     def report(self, request: Request) -> Response:
-        """The stored ``report.html`` of a run."""
+        """The stored ``report.html`` of a run, with links to the pages of the run and of its examples."""
         path = self._site.run(request).folder / REPORT_FILE
         if not path.is_file():
             raise HTTPException(404, "this run has no report yet; make one with: repairgym report")
-        headers = {"content-security-policy": REPORT_POLICY}
-        return FileResponse(path, media_type="text/html; charset=utf-8", headers=headers)
+        with self._site.opened(request) as run:
+            text = path.read_text(encoding="utf-8")
+            numbers = {entry.row.id: entry.number for entry in run.reader.of_ids(named_in(text))}
+            text = text.replace(_SECTIONS, f'{_SECTIONS}\n<li><a href="{escape(run_url(run.viewed))}">Run</a></li>', 1)
+
+            def link(match: re.Match[str]) -> str:
+                number = numbers.get(unescape(match[1]))
+                address = escape(trajectory_url(run.viewed, number)) if number else ""
+                return f'{match[0]}<a href="{address}">Page of this trajectory</a>: ' if number else match[0]
+
+            text = _NAMED.sub(link, text)
+        return HTMLResponse(text, headers={"content-security-policy": REPORT_POLICY})
+
+
+def named_in(report: str) -> list[str]:
+    """Return the ids of the trajectories that a report shows in full."""
+    return [unescape(name) for name in _NAMED.findall(report)]
 
 
 def find_task(viewed: ViewedRun, task_id: str) -> tuple[Task | None, str]:

@@ -32,7 +32,7 @@ from repairgym.learning.rewards import make_shaping
 from repairgym.recipes.dapo_two_stage import STAGE_1, STAGE_2, START, extend, select_tasks_again
 from repairgym.recipes.distill_then_grpo import GRPO
 from repairgym.records import Task
-from repairgym.rollout.names import RL
+from repairgym.rollout.names import RL, UPDATE_TIME
 from repairgym.rollout.pool import FailureStreak
 from repairgym.sizing.host_memory import check_host
 from repairgym.sizing.positions import check_demand, read_positions
@@ -58,7 +58,7 @@ METRIC_NAMES = {
     "actor/grad_norm": "optim/grad_norm",
     "actor/lr": "optim/learning_rate",
     "timing_s/gen": "time/rollout_s",
-    "timing_s/update_actor": "time/update_s",
+    "timing_s/update_actor": UPDATE_TIME,
 }
 """verl's name -> ours, where both mean the same; all others are stored as ``verl/...``. verl's entropy differs:
 it is a mean by the loss's denominator, also over the empty rows that fill a batch, so it falls with the groups kept.
