@@ -75,8 +75,7 @@ class TestRequest(Record):
     is_sealed: bool = False
     """True: bodies of tests leave the disk, and code of the tree sees each when it starts; this uses up the sandbox."""
     stop_ids: tuple[str, ...] = ()
-    """End a signed run after the first of these tests that does not pass; empty: run all. The tests' process does not
-    learn them."""
+    """End a signed run after the first of these that does not pass; unknown to the tests' process; empty: run all."""
 
 
 class TestRun(Record):
@@ -154,9 +153,6 @@ class Location(Record):
     last_line: int
 
 
-MIN_DECIDING_INPUTS = 2
-
-
 class ReplayStrength(Record):
     """Evidence of what the replay judge can tell about a task (docs/concepts/security.md)."""
 
@@ -173,14 +169,12 @@ class ReplayStrength(Record):
     num_variants_killed: int = 0
     """Variants that contradict gold on a judged step."""
     num_deciding_inputs: int | None = None
-    """Inputs that no test has, on which the broken code differs from gold; with few of them a repair for the inputs of
-    the tests passes as one for all. None: not counted."""
+    """Inputs that no test has, on which the broken code differs from gold; None: not counted."""
 
     @property
     def is_thin(self) -> bool:
         """True where the replay judge cannot tell a repair from one for the tests only; False where nobody counted."""
-        num_inputs = self.num_deciding_inputs
-        return num_inputs is not None and (not self.num_deciding_steps or num_inputs < MIN_DECIDING_INPUTS)
+        return self.num_deciding_inputs is not None and (not self.num_deciding_steps or self.num_deciding_inputs < 2)
 
 
 class Accuracy(Record):

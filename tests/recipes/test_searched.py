@@ -8,10 +8,10 @@ import pytest
 
 from repairgym.agent.expert import Expert
 from repairgym.agent.tools.window_edits import CompactEdit
+from repairgym.config.exploration import SearchTreeConfig
 from repairgym.config.learning import OptimizerConfig, SftConfig, StepDpoConfig
 from repairgym.config.recipes import AgentQConfig, DaggerConfig
 from repairgym.config.selection import TrainingSelection
-from repairgym.config.trees import SearchTreeConfig
 from repairgym.errors import TaskError
 from repairgym.inference.loading import load_tokenizer
 from repairgym.inference.renderer import ChatRenderer

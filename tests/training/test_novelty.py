@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from repairgym.config.algorithms import NoveltyConfig
+from repairgym.config.exploration import NoveltyConfig
 from repairgym.config.learning import AlgorithmConfig, OptimizerConfig
 from repairgym.config.loading import load_config
 from repairgym.config.recipes import RlCommandConfig, RlConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from repairgym.config.algorithms import PerturbationConfig
+from repairgym.config.exploration import PerturbationConfig
 from repairgym.config.learning import AlgorithmConfig, ComputeConfig, OptimizerConfig
 from repairgym.config.loading import load_config
 from repairgym.config.recipes import RlCommandConfig, RlConfig

@@ -9,11 +9,11 @@ import pytest
 from tests.training.test_trees import FAILED, INVALID, PASSED, Maker, member
 
 from repairgym.config.algorithms import GroupAdvantageConfig, StateValueAdvantageConfig
+from repairgym.config.exploration import PrefixSamplingConfig
 from repairgym.config.learning import AlgorithmConfig
 from repairgym.config.loading import load_config
 from repairgym.config.models import EngineConfig
 from repairgym.config.recipes import RlCommandConfig, RlConfig
-from repairgym.config.trees import PrefixSamplingConfig
 from repairgym.errors import ConfigError
 from repairgym.ledger import Parent
 from repairgym.records import Trajectory

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tests.training.test_trees import FAILED, INVALID, PASSED, Maker, member
 
+from repairgym.config.exploration import SearchTreeConfig
 from repairgym.config.learning import AlgorithmConfig
 from repairgym.config.loading import load_config
 from repairgym.config.recipes import RlCommandConfig
-from repairgym.config.trees import SearchTreeConfig
 from repairgym.errors import ConfigError
 from repairgym.ledger import Parent
 from repairgym.records import Trajectory

@@ -17,11 +17,11 @@ from repairgym.config.algorithms import (
     TreeRlAdvantageConfig,
 )
 from repairgym.config.commands import EvalCommandConfig, RolloutCommandConfig
+from repairgym.config.exploration import NoTreeConfig, TreeConfig
 from repairgym.config.learning import AlgorithmConfig
 from repairgym.config.loading import load_config
 from repairgym.config.models import EngineConfig
 from repairgym.config.recipes import RlCommandConfig, RlConfig
-from repairgym.config.trees import NoTreeConfig, TreeConfig
 from repairgym.errors import ConfigError
 from repairgym.ledger import Parent
 from repairgym.records import Trajectory, VerdictKind

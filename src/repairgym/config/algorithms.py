@@ -5,7 +5,7 @@ Each member of a union holds only the numbers that it uses; defaults are those o
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
@@ -456,74 +456,6 @@ RewardConfig = Annotated[
     | AdaptThinkConfig,
     Field(discriminator="type"),
 ]
-
-
-# --- exploration ---------------------------------------------------------------------------------------------------
-
-
-class NoExplorationConfig(Record):
-    """No bonus: the learner gets the reward of the verdict, as ``rl.reward`` shapes it."""
-
-    type: Literal["none"] = "none"
-
-
-class NoveltyConfig(Record):
-    """A bonus for rare results of tests in the first iterations, then verdicts only.
-
-    A transfer of the reward-free phase of "Mastering URLB from pixels" (arXiv 2209.12016): counts of what test runs
-    said take the place of its networks. An episode gets ``weight`` / sqrt(N), N the episodes of the task so far that
-    came to the rarest result that it came to after a change (`training/novelty.py`).
-    """
-
-    type: Literal["novelty"] = "novelty"
-    weight: float = Field(default=0.5, gt=0.0, lt=1.0)
-    """Most that a bonus can be; below 1, so that no failure is worth more than a success. Our choice."""
-    num_iterations: PositiveInt = 10
-    """First iterations that have the bonus. Our choice."""
-    is_reward_free: bool = False
-    """The paper's phase: the bonus alone, without verdicts."""
-
-
-ExplorationConfig = Annotated[NoExplorationConfig | NoveltyConfig, Field(discriminator="type")]
-
-
-class NoPerturbationConfig(Record):
-    """Weights change by gradients only."""
-
-    type: Literal["none"] = "none"
-
-
-class PerturbationConfig(Record):
-    """Mix of the weights with noise around the best checkpoints, where validation stops to improve.
-
-    A transfer of the task-oriented perturbation of MENTOR (arXiv 2410.14972): w <- a w + (1 - a) w', w' drawn per
-    parameter from the normal distribution of the best checkpoints, a = min(max(min_kept, 1 - dormant_rate d),
-    max_kept) with d the share of dormant units; the optimizer begins again. There the best are agents by reward and the
-    interval is fixed; here they are checkpoints by validation, and a plateau decides. Numbers whose source is not
-    named are our choice.
-    """
-
-    type: Literal["best_checkpoints"] = "best_checkpoints"
-    num_best: int = Field(default=3, ge=2)
-    patience: PositiveInt = 3
-    """Validations without a better one, since the best and since the last perturbation, that make a plateau."""
-    min_kept: float = Field(default=0.6, ge=0.0, le=1.0)
-    """Least share of the present weights; MENTOR 0.2, for networks that were not pre-trained."""
-    max_kept: float = Field(default=0.9, ge=0.0, le=1.0)
-    dormant_rate: NonNegativeFloat = 2.0
-    """MENTOR: 2."""
-    dormant_threshold: PositiveFloat = 0.025
-    """A unit of a feed-forward layer is dormant when its mean |activation| is at most this part of its layer's mean
-    (MENTOR's code)."""
-
-    @model_validator(mode="after")
-    def _bounds_are_ordered(self) -> Self:
-        if self.min_kept > self.max_kept:
-            raise ValueError(f"min_kept={self.min_kept} is above max_kept={self.max_kept}")
-        return self
-
-
-WeightPerturbationConfig = Annotated[NoPerturbationConfig | PerturbationConfig, Field(discriminator="type")]
 
 
 def check_turns(reward: RewardConfig, max_turns: int) -> None:

@@ -7,6 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_va
 
 from repairgym.config.agent import ShellScriptConfig
 from repairgym.config.cluster import ClusterConfig, check_cluster
+from repairgym.config.exploration import GroupTreeConfig, NoTreeConfig, check_tree
 from repairgym.config.learning import AlgorithmConfig
 from repairgym.config.models import EndpointConfig, EngineConfig
 from repairgym.config.pipeline import AnyPipelineConfig, FullConfig, GradingConfig, PipelineConfig
@@ -14,7 +15,6 @@ from repairgym.config.rollout import RolloutConfig
 from repairgym.config.sandbox import LayersConfig, SandboxConfig
 from repairgym.config.selection import DataSetSelection, TaskSelection
 from repairgym.config.tasks import MutationConfig, PlanConfig, TasksConfig
-from repairgym.config.trees import GroupTreeConfig, NoTreeConfig, check_tree
 from repairgym.errors import ConfigError
 from repairgym.records import Record
 

@@ -8,9 +8,10 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from repairgym.config import algorithms
+from repairgym.config import exploration as exploration_config
 from repairgym.config.algorithms import DapoLossConfig, RewardConfig, TerminalRewardConfig, check_turns
 from repairgym.config.cluster import ClusterConfig, check_cluster
+from repairgym.config.exploration import GroupTreeConfig, NoTreeConfig, SearchTreeConfig, check_tree
 from repairgym.config.learning import (
     AlgorithmConfig,
     ComputeConfig,
@@ -32,7 +33,6 @@ from repairgym.config.pipeline import PipelineConfig, check_undemonstrated
 from repairgym.config.rollout import RolloutConfig, WatchConfig
 from repairgym.config.selection import TrainingSelection, ValidationSelection
 from repairgym.config.tasks import MutationConfig, ReleaseConfig, SolveRateConfig, SplitLimits, TasksConfig
-from repairgym.config.trees import GroupTreeConfig, NoTreeConfig, SearchTreeConfig, check_tree
 from repairgym.records import Record, SourceKind
 
 
@@ -124,9 +124,9 @@ class RlConfig(Record):
     """Engine that samples the episodes."""
     reward: RewardConfig = TerminalRewardConfig()
     """Reward of the learner; stored and reported is the reward of the verdict."""
-    exploration: algorithms.ExplorationConfig = algorithms.NoExplorationConfig()
+    exploration: exploration_config.ExplorationConfig = exploration_config.NoExplorationConfig()
     """Bonus on top of ``reward``; never in evaluation, never for an exploit."""
-    perturbation: algorithms.WeightPerturbationConfig = algorithms.NoPerturbationConfig()
+    perturbation: exploration_config.WeightPerturbationConfig = exploration_config.NoPerturbationConfig()
     """Change of the weights on a plateau of validation."""
     tree: GroupTreeConfig = NoTreeConfig()
     """Branches among the members of a group; ``algorithm.group_size`` counts all of them."""

@@ -11,10 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from repairgym.config.algorithms import NoveltyConfig
+from repairgym.config.exploration import NoveltyConfig, PrefixSamplingConfig
 from repairgym.config.recipes import RlConfig
 from repairgym.config.selection import TaskSelection
-from repairgym.config.trees import PrefixSamplingConfig
 from repairgym.errors import ConfigError, SandboxError
 from repairgym.learning.curriculum import interleave, optimistic_order, task_order
 from repairgym.learning.rewards import Rewards, make_shaping

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from repairgym.agent.recording import normalize
 from repairgym.agent.tools.roles import is_change, is_test_run
-from repairgym.config.algorithms import NoveltyConfig
+from repairgym.config.exploration import NoveltyConfig
 from repairgym.learning.rewards import Rewards, is_exploit
 from repairgym.records import Trajectory
 from repairgym.rollout.store import RunStore

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from repairgym.config.algorithms import PerturbationConfig
+from repairgym.config.exploration import PerturbationConfig
 from repairgym.errors import ConfigError
 from repairgym.inference.loading import load_model
 from repairgym.learning.learner import Learner

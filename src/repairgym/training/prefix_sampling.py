@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from repairgym.config.trees import PrefixSamplingConfig
+from repairgym.config.exploration import PrefixSamplingConfig
 from repairgym.records import Trajectory
 from repairgym.rollout.jobs import Prefix, can_branch, num_shared_turns
 

@@ -14,10 +14,10 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 
-from repairgym.config.algorithms import PerturbationConfig, SelfDistillationAdvantageConfig
+from repairgym.config.algorithms import SelfDistillationAdvantageConfig
+from repairgym.config.exploration import PerturbationConfig, SearchTreeConfig
 from repairgym.config.recipes import RlConfig
 from repairgym.config.rollout import AlarmConfig, RolloutConfig
-from repairgym.config.trees import SearchTreeConfig
 from repairgym.errors import ConfigError
 from repairgym.inference.loading import copy_folder, load_tokenizer
 from repairgym.inference.renderer import ChatRenderer

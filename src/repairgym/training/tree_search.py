@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from repairgym.config.trees import SearchTreeConfig
+from repairgym.config.exploration import SearchTreeConfig
 from repairgym.records import Trajectory
 from repairgym.rollout.jobs import Prefix, can_branch, num_shared_turns
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from repairgym.config.trees import GroupTreeConfig, GrownConfig, NoTreeConfig, PrefixSamplingConfig, TreeConfig
+from repairgym.config.exploration import GroupTreeConfig, GrownConfig, NoTreeConfig, PrefixSamplingConfig, TreeConfig
 from repairgym.learning.state_values import state_values
 from repairgym.records import Trajectory
 from repairgym.rollout.jobs import EpisodeJob, Prefix, can_branch, episode_seed, make_groups, num_shared_turns

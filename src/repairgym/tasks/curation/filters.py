@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from repairgym.config.tasks import CurationConfig, FilterName
-from repairgym.records import MIN_DECIDING_INPUTS
 from repairgym.tasks.curation.candidate import Candidate
 
 
@@ -238,9 +237,7 @@ def answer_in_sight(candidate: Candidate, config: CurationConfig) -> str | None:
 
 def thin_verdict(candidate: Candidate, _: CurationConfig) -> str | None:
     """Drop tasks whose replay judge cannot tell a repair from one for the tests only."""
-    few = (
-        f"fewer than {MIN_DECIDING_INPUTS} inputs next to those of its tests tell the broken code from the repaired one"
-    )
+    few = "fewer than two inputs next to those of its tests tell the broken code from the repaired one"
     return None if candidate.is_thin is None else few if candidate.is_thin else ""
 
 
