@@ -223,7 +223,7 @@ def _packages(summary: Summary) -> Iterator[str]:
         return
     spans = gain.cluster_ci_low <= 0 <= gain.cluster_ci_high
     meaning = "which includes zero: for other packages no difference is shown" if spans else "which excludes zero"
-    caution = "; so few packages make it too narrow" if gain.num_clusters < _MIN_CLUSTERS else ""
+    caution = "; an interval over so few packages is too narrow" if gain.num_clusters < _MIN_CLUSTERS else ""
     yield (
         f"Resampling the {gain.num_clusters} packages instead of the tasks gives an interval of "
         f"{interval(gain.cluster_ci_low, gain.cluster_ci_high)}, {meaning}{caution}."
