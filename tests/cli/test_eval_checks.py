@@ -19,7 +19,7 @@ def test_variance_of_runs_says_what_they_do_not_show(cli, synthetic_run: Path):
     values = json.loads(text)
     assert values["seed"] is None
     assert values["task"] >= 0.0
-    assert "nothing is known of other seeds" in values["sentences"][0]
+    assert "an interval over new seeds needs 3 runs" in values["sentences"][0]
     code, text = cli("eval", "variance", synthetic_run, "--phase", PHASE)
     assert (code, "mean Pass@1 of the recipe" in text) == (0, True)
 
