@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from repairgym.errors import InputError
@@ -11,6 +13,7 @@ from repairgym.recipes.evolution.attribution import (
     Attribution,
     Failure,
     attribute_failure,
+    attribute_failures,
     attribution_lines,
     is_seen,
 )
@@ -84,6 +87,30 @@ def test_reasons_by_the_tests(task: Task, first: str, again: str, reason: str, d
 def test_reasons_by_the_second_verdict(task: Task, kind: VerdictKind, reason: str, fault: str) -> None:
     attribution = attribute_failure(Failure(task, {"m.py": "x = 2\n"}, verdict("-???")), verdict("++++", kind))
     assert (attribution.reason, attribution.fault) == (reason, fault)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "fault"),
+    [(VerdictKind.FAILED, "gold_fails", "task"), (VerdictKind.INVALID, "invalid", "neither")],
+)
+def test_a_repair_that_does_not_pass_is_the_task_s_fault_and_a_lost_sandbox_nobody_s(
+    task: Task, kind: VerdictKind, reason: str, fault: str
+) -> None:
+    class OneVerdict:
+        num_graded = 0
+
+        async def grade(self, task, files):
+            self.num_graded += 1
+            return verdict("----", kind)
+
+    async def attribute() -> list[Attribution]:
+        failures = [Failure(task, {"m.py": text}, verdict("-???")) for text in ("a = 1\n", "b = 2\n")]
+        return [it async for it in attribute_failures(failures, grader, 1)]
+
+    grader = OneVerdict()
+    found = asyncio.run(attribute())
+    assert [(it.reason, it.fault) for it in found] == [(reason, fault)] * 2
+    assert grader.num_graded == 1
 
 
 def test_the_key_is_of_task_and_submission(task: Task) -> None:

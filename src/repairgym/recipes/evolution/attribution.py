@@ -85,15 +85,16 @@ async def attribute_failures(
     failures: Iterable[Failure], grader: Grader, num_concurrent: int
 ) -> AsyncGenerator[Attribution, None]:
     """Yield the attribution of each of ``failures``; ``grader`` runs all tests."""
-    gold: dict[str, str] = {}
+    gold: dict[str, Verdict] = {}
 
     async def attribute(failure: Failure) -> Attribution:
         task = failure.task
         if task.id not in gold:
-            verdict = await grader.grade(task, dict(task.gold_files))
-            gold[task.id] = "" if verdict.kind is VerdictKind.PASSED else f"{verdict.kind}: {verdict.reason}"
-        if gold[task.id]:
-            return _attributed(failure, "gold_fails", gold[task.id])
+            gold[task.id] = await grader.grade(task, dict(task.gold_files))
+        repaired = gold[task.id]
+        if repaired.kind is not VerdictKind.PASSED:
+            reason: Reason = "gold_fails" if repaired.is_valid else "invalid"
+            return _attributed(failure, reason, f"{repaired.kind}: {repaired.reason}")
         if not failure.files:
             return _attributed(failure, "no_change", "")
         return attribute_failure(failure, await grader.grade(task, dict(failure.files)))
