@@ -7,9 +7,10 @@ from pathlib import Path
 
 import typer
 
-from repairgym.cli.arguments import load_tasks
+from repairgym.cli.arguments import find_policy, load_tasks, tokenizer_folder
 from repairgym.cli.display import ProgressDisplay
 from repairgym.config.cluster import ClusterConfig
+from repairgym.config.commands import EpisodesConfig
 from repairgym.config.rollout import RolloutConfig, WatchConfig
 from repairgym.errors import ConfigError, InputError
 from repairgym.records import Task
@@ -115,6 +116,25 @@ def check_policy(ref: PolicyRef, model: Path, rollout: RolloutConfig) -> None:
 
         needs = Needs(rollout.pipeline.max_len_tokens, rollout.pipeline.max_action_tokens)
         preflight(ref.endpoint, ChatRenderer(load_tokenizer(model)), needs)
+
+
+def evaluate_policy(
+    tasks: Path, run: Path, config: EpisodesConfig, name: str, model: Path | None
+) -> tuple[PolicyRef, dict[str, str], list[Task]]:
+    """Evaluate the policy ``name`` on the tasks that ``config`` selects, in the folder ``run``.
+
+    Returns the policy, its fingerprint, and the tasks.
+    """
+    from repairgym.training.evaluate import evaluate, policy_fingerprint
+
+    ref = find_policy(name, config.rollout.temperature, config.endpoint)
+    folder = tokenizer_folder(model, ref)
+    check_policy(ref, folder, config.rollout)
+    settings = policy_fingerprint(ref, config.rollout)
+    with open_run(run, tasks, folder, config.rollout, config.seed, cluster=config.cluster) as opened:
+        chosen = opened.select(config.select, "tasks")
+        evaluate(opened, ref.name, ref, config.select.set_name, chosen, config.num_samples, fingerprint=settings)
+    return ref, settings, chosen
 
 
 def import_checkpoint(run: Path, source: Path, stage: str) -> None:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from repairgym.cli import arguments
-from repairgym.cli.arguments import check_new_run, check_tasks, find_policy, open_stored
+from repairgym.cli.arguments import check_new_run, check_tasks, open_stored
 from repairgym.cli.options import NewRun, Tasks, Tokenizer, configured
 from repairgym.config.commands import CalibrationConfig
 from repairgym.tasks.solve_rates import RATES_FILE, MeasuredRate, SolveRate, add_rates, count_levels, measured
@@ -45,19 +44,12 @@ def calibrate(
 
 
 def _measure(tasks: Path, run: Path, config: CalibrationConfig, name: str, model: Path | None) -> list[MeasuredRate]:
-    from repairgym.cli.running import check_policy, open_run
+    from repairgym.cli.running import evaluate_policy
     from repairgym.evaluation.pass_at_k import num_passed, verdicts_by_task, without_invalids
     from repairgym.rollout.names import eval_phase
-    from repairgym.training.evaluate import evaluate, policy_fingerprint
 
-    rollout, test_set = config.rollout, config.select.set_name
-    ref = find_policy(name, rollout.temperature, config.endpoint)
-    folder = arguments.tokenizer_folder(model, ref)
-    check_policy(ref, folder, rollout)
-    settings = policy_fingerprint(ref, rollout)
-    with open_run(run, tasks, folder, rollout, config.seed, cluster=config.cluster) as opened:
-        chosen = opened.select(config.select, "tasks")
-        evaluate(opened, ref.name, ref, test_set, chosen, config.num_samples, fingerprint=settings)
+    ref, settings, chosen = evaluate_policy(tasks, run, config, name, model)
+    test_set = config.select.set_name
     with open_stored(run) as store:
         verdicts = without_invalids(verdicts_by_task(store.rows(phase=eval_phase(ref.name, test_set))))
     return [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repairgym.cli.arguments import check_run, check_tasks, find_policy, tokenizer_folder
+from repairgym.cli.arguments import check_run, check_tasks
 from repairgym.cli.display import ProgressDisplay, time_left
 from repairgym.cli.options import AsJson, Tasks, Tokenizer, configured, print_json
 from repairgym.config.commands import EvolutionConfig
@@ -59,7 +59,10 @@ def evolve(
     output.mkdir(parents=True, exist_ok=True)
     with locked(output):
         if policy:
-            folders = [_run_policy(tasks, output / RUN_FOLDER, config, policy, model)]
+            from repairgym.cli.running import evaluate_policy
+
+            evaluate_policy(tasks, output / RUN_FOLDER, config, policy, model)
+            folders = [output / RUN_FOLDER]
         with ProgressDisplay() as progress, _proposer(config) as propose:
             try:
                 made = make_generation(
@@ -105,18 +108,3 @@ def _proposer(config: EvolutionConfig) -> Iterator[Proposer | None]:
     client = EndpointClient(config.generator)
     yield Proposer(OpenAITextModel(client, temperature=1.0), config.plan.max_edits, config.seed)
     typer.echo(describe_usage(client.statistics.as_metrics("generator"), "generator"), err=True)
-
-
-def _run_policy(tasks: Path, run: Path, config: EvolutionConfig, policy: str, model: Path | None) -> Path:
-    """Run ``policy`` on the tasks; return its run folder."""
-    from repairgym.cli.running import check_policy, open_run
-    from repairgym.training.evaluate import evaluate, policy_fingerprint
-
-    ref = find_policy(policy, config.rollout.temperature, config.endpoint)
-    folder = tokenizer_folder(model, ref)
-    check_policy(ref, folder, config.rollout)
-    with open_run(run, tasks, folder, config.rollout, config.seed, cluster=config.cluster) as opened:
-        chosen, test_set = opened.select(config.select, "tasks"), config.select.set_name
-        settings = policy_fingerprint(ref, config.rollout)
-        evaluate(opened, ref.name, ref, test_set, chosen, config.num_samples, fingerprint=settings)
-    return run

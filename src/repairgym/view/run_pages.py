@@ -149,7 +149,7 @@ class RunPages:
             if phase is None:
                 raise InputError(f"the run has no phase {name!r}")
             metric_phase = metric_phase_of(run.reader, name)
-            keys, key_values = key_charts(run, metric_phase)
+            keys, key_values = ([], []) if phase.count.num else key_charts(run, metric_phase)
             return run.page(
                 "phase.html.j2",
                 phase_label(name),
@@ -160,8 +160,8 @@ class RunPages:
                 outcome=outcome_of(run.viewed.folder, name),
                 events=[event for event in run.reader.events() if event.phase == name][-_MAX_EVENTS:],
                 charts=_charts(run.counts, name),
-                key_charts=[] if phase.count.num else keys,
-                key_values=[] if phase.count.num else key_values,
+                key_charts=keys,
+                key_values=key_values,
                 num_metrics=len(run.reader.metric_names(metric_phase)),
                 metrics_url=MetricView(phase=metric_phase).url(run),
             )
