@@ -59,10 +59,7 @@ def evolve(
     output.mkdir(parents=True, exist_ok=True)
     with locked(output):
         if policy:
-            from repairgym.cli.running import evaluate_policy
-
-            evaluate_policy(tasks, output / RUN_FOLDER, config, policy, model)
-            folders = [output / RUN_FOLDER]
+            folders = [_run_policy(tasks, output / RUN_FOLDER, config, policy, model)]
         with ProgressDisplay() as progress, _proposer(config) as propose:
             try:
                 made = make_generation(
@@ -108,3 +105,11 @@ def _proposer(config: EvolutionConfig) -> Iterator[Proposer | None]:
     client = EndpointClient(config.generator)
     yield Proposer(OpenAITextModel(client, temperature=1.0), config.plan.max_edits, config.seed)
     typer.echo(describe_usage(client.statistics.as_metrics("generator"), "generator"), err=True)
+
+
+def _run_policy(tasks: Path, run: Path, config: EvolutionConfig, policy: str, model: Path | None) -> Path:
+    """Run ``policy`` on the tasks; return its run folder."""
+    from repairgym.cli.running import evaluate_policy
+
+    evaluate_policy(tasks, run, config, policy, model)
+    return run
