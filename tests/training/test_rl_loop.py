@@ -142,6 +142,18 @@ def test_the_loop_takes_other_algorithms_and_terms(tmp_path, open_taught):
     assert RLLoop(run, RL.model_copy(update={"algorithm": dapo}), "sft").num_done == 1
 
 
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_no_iteration_begins_behind_the_bound_on_sampled_tokens(tmp_path, open_taught, max_staleness):
+    run = open_taught(tmp_path)
+    algorithm = RL.algorithm.model_copy(update={"correction": TruncateCorrectionConfig()})
+    config = RL.model_copy(update={"algorithm": algorithm, "max_staleness": max_staleness, "max_iterations": 4})
+    for bound, num_iterations in ((1, 1), (10**9, 4)):
+        loop = RLLoop(run, config.model_copy(update={"max_sampled_tokens": bound}), "sft")
+        list(loop.iterations())
+        assert loop.num_done == num_iterations
+        assert {row.step for row in run.store.rows(phase="rl")} == set(range(num_iterations))
+
+
 def test_the_loop_learns_by_state(tmp_path, open_taught):
     run = open_taught(tmp_path)
     algorithm = RL.algorithm.model_copy(update={"advantage": StateValueAdvantageConfig(), "group_size": 8})

@@ -147,6 +147,9 @@ class RlConfig(Record):
     that the reference policy of ``select.solve_rates`` sometimes solves. ``optimistic`` takes those that may be most
     learnable by all their groups, older ones counting less (`learning/curriculum.py`)."""
     max_iterations: PositiveInt = 100
+    max_sampled_tokens: PositiveInt | None = None
+    """Sampled tokens behind which no iteration begins, so that algorithms can be compared at equal sampling; validation
+    does not count."""
     max_staleness: NonNegativeInt = 0
     """Policy versions that a token may lag behind the trained weights; older episodes are dropped and counted. 0:
     sample and train in turn (paper B, appendix D). Above 0: sample the next iterations during training, which needs

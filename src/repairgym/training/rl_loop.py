@@ -5,7 +5,7 @@ and a start checkpoint. Makes trajectories (step = iteration), metrics and check
 Guarantees: the episodes of iteration k come from the weights after k updates (on-policy), or after at least
 k - `max_staleness` updates when sampling runs ahead of learning; older tokens are never learned; validation never
 trains; a killed loop resumes from the last saved update and repeats no stored episode; a finished stage continues only
-when `max_iterations` has grown.
+when `max_iterations` or `max_sampled_tokens` has grown.
 """
 
 import time
@@ -87,14 +87,20 @@ class RLLoop:
         self._publish()
 
     def iterations(self) -> Generator[dict[str, float], None, None]:
-        """Yield the metrics of each iteration until `max_iterations`; close the generator to stop earlier."""
+        """Yield the metrics of each iteration until a bound is reached; close the generator to stop earlier."""
         if self._versions is not None:
             yield from self._asynchronous(self._versions)
             return
-        while self.num_done < self._config.max_iterations:
+        while self.num_done < self._config.max_iterations and not self._is_spent():
             metrics = self._learn(self._group_sampler.sample(self.num_done))
             self.num_done += 1
             yield metrics
+
+    def _is_spent(self) -> bool:
+        """Return whether the phase has sampled its tokens; those of a branch's parent count once."""
+        bound = self._config.max_sampled_tokens
+        rows = self._run.store.rows(phase=self.phase) if bound is not None else []
+        return bound is not None and sum(row.num_action_tokens for row in rows) >= bound
 
     def _asynchronous(self, versions: WeightVersions) -> Generator[dict[str, float], None, None]:
         try:
@@ -114,7 +120,7 @@ class RLLoop:
                     self.num_done += 1
                     versions.forget_before(self.num_done)
                     yield metrics
-                if step < num_iterations:
+                if step < num_iterations and not self._is_spent():
                     updates.submit(self._group_sampler.sample(step))
         except KeyboardInterrupt:
             self._run.progress(self.phase, 0, 0, _STOPPING)

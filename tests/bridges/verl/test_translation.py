@@ -59,6 +59,7 @@ def test_paper_b():
 
 REJECTED = [
     "rl.spread_share=0.25",
+    "rl.max_sampled_tokens=1000",
     'rl.curriculum="learnability"',
     "rl.algorithm.batch_size=128",
     "rl.algorithm.token_budget=4096",

@@ -57,6 +57,7 @@ _CARRIED_OUT = (
 _NEUTRAL: dict[str, tuple[Any, str]] = {
     "rl.sampler.type": ("embedded", "verl starts its own servers, and verl.engine says which"),
     "rl.max_staleness": (0, "under verl an iteration is sampled with the weights that it teaches"),
+    "rl.max_sampled_tokens": (None, "verl stops after rl.max_iterations"),
     "rl.spread_share": (1.0, "verl learns from every group that is kept"),
     "rl.source_shares": ({}, "verl draws tasks uniformly"),
     "rl.curriculum": ("uniform", "verl draws tasks uniformly"),
