@@ -23,7 +23,7 @@ from repairgym.ledger import UNKNOWN_VERSION, Parent
 from repairgym.recipes.malt import STAGE, RoleTrees, malt, tree_metrics
 from repairgym.recipes.role_credit import positives, role_nodes, role_pairs
 from repairgym.records import Trajectory, VerdictKind
-from repairgym.rollout.jobs import PolicyRef, make_groups
+from repairgym.rollout.jobs import PolicyRef, make_groups, num_shared_turns
 
 PASSED, FAILED = VerdictKind.PASSED, VerdictKind.FAILED
 PIPELINE = PipelineConfig(review="actions", max_len_tokens=300, max_turns=8, max_action_tokens=8)
@@ -58,7 +58,7 @@ def make_episode(trajectory_maker):
 
 @pytest.fixture
 def tree(make_episode):
-    """Two patches: A passes behind most refinements, B behind few; an unreadable review of A, an end that is invalid."""
+    """Patch A passes behind most refinements, B behind few; one review of A is unreadable, one end of B invalid."""
     return [
         make_episode("Arx"),
         make_episode("Ary"),
@@ -188,10 +188,11 @@ def test_trees_train_three_roles_whose_file_is_a_policy(open_taught, make_pool, 
     file = malt(run, CONFIG)
     episodes = list(run.store.trajectories(phase=STAGE))
     reviewed = [it for it in episodes if len(it.turns) > review_turn(it.turns)]
+    assert reviewed
     chains = [it for it in reviewed if it.parent is None]
-    assert chains
-    refined = [it for it in chains if len(it.turns) > review_turn(it.turns) + 1]
-    assert len(episodes) >= 12 + 8 * len(refined) - 2 * 6  # a branch may end at a limit before its refiner acts
+    # Two more reviews of each patch; two more refinements of each review, whether a patch or a branch sampled it.
+    refined = [it for it in reviewed if num_shared_turns(it) <= review_turn(it.turns) < len(it.turns) - 1]
+    assert len(episodes) == 12 + 2 * len(chains) + 2 * len(refined)
     assert {judgement_of(it.turns[review_turn(it.turns)]) for it in reviewed} >= {RIGHT, WRONG}
     for episode in episodes:  # a branch owns what it sampled itself
         own = [slice(*turn.action_span) for turn in episode.turns[episode.parent.num_turns if episode.parent else 0 :]]
