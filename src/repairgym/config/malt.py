@@ -28,7 +28,7 @@ class MaltConfig(Record):
     """Roles with DPO behind SFT; the paper's generator has SFT alone."""
     max_per_task: PositiveInt = 16
     """Most positives of one role, and most of its pairs. Our choice."""
-    sft: SftConfig = SftConfig()
+    sft: SftConfig = SftConfig(is_format_error_masked=True)
     step_dpo: StepDpoConfig = StepDpoConfig()
     rollout: RolloutConfig = RolloutConfig(pipeline=PipelineConfig(review="actions"))
 
