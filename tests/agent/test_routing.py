@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from repairgym.agent.routing import Cell, Member, Router, RouterPolicy, situation
+from repairgym.agent.review import ROLES
+from repairgym.agent.routing import Cell, Member, Router, RouterPolicy, Team, read_members, situation
 from repairgym.errors import InputError
 from repairgym.inference.base import Generation, SamplingParams
 from repairgym.ledger import UNKNOWN_VERSION
@@ -117,10 +118,33 @@ def test_another_reader_sees_every_turn(router):
     assert Reader.seen == [EDIT]
 
 
-def test_another_file_is_no_router(tmp_path, router):
+def test_another_file_is_no_router_and_no_team(tmp_path, router):
     path = tmp_path / "router.json"
     path.write_text(router.model_dump_json())
-    assert Router.read(path) == router
+    assert read_members(path) == router
+    members = tuple(Member(name=name, folder=f"/{name}", weights_digest=name) for name in ROLES)
+    team = Team(members=members, review="actions")
+    path.write_text(team.model_dump_json())
+    assert read_members(path) == team
     path.write_text("{}")
-    with pytest.raises(InputError, match="is no router that `repairgym eval router` wrote"):
-        Router.read(path)
+    with pytest.raises(InputError, match="no file of `repairgym eval router` or `train malt`"):
+        read_members(path)
+
+
+def test_each_role_of_a_team_acts_in_its_place_of_the_episode():
+    members = tuple(Member(name=name, folder=f"/{name}", weights_digest=name) for name in ROLES)
+    policies = {name: Counting(name, token) for token, name in enumerate(ROLES)}
+    policy = RouterPolicy(Team(members=members, review="actions"), policies, "team")
+
+    async def play() -> list[int]:
+        watcher, tokens = policy.watch("s"), []
+        for after in (None, EDIT, turn("submit", "failed 1 of 1: no"), turn("review"), EDIT):
+            if after is not None:
+                watcher.acted(after)
+            tokens += (await policy.generate("s", [1], SAMPLING)).token_ids
+        return tokens
+
+    assert asyncio.run(play()) == [0, 0, 1, 2, 2]
+    for names in (ROLES[:2], (ROLES[1], ROLES[0], ROLES[2])):
+        with pytest.raises(ValueError, match="expected"):
+            Team(members=tuple(Member(name=it, folder=it, weights_digest=it) for it in names), review="actions")

@@ -48,11 +48,15 @@ BUILD = (
     ("write_file", REPAIR),
     ("validate_and_build", {}),
 )
+REVIEWED = ("edit < => > @2", "submit", "undo", "edit < => <= @2", "submit")
+WRITTEN = (*SHELL, "The bound is part of it.\njudgement: right", ("submit", ""))
 CUT = {"context": ElisionConfig(num_kept=1, every_turns=2), "max_len_tokens": 5000}
 PIPELINES = {
     "compact": (PipelineConfig(max_len_tokens=5000), COMPACT),
     "elided": (PipelineConfig(**CUT), COMPACT),
+    "reviewed": (PipelineConfig(max_len_tokens=5000, review="actions"), REVIEWED),
     "paper_b": (PaperBConfig(has_git=False), SHELL),
+    "written": (PaperBConfig(has_git=False, review="written"), WRITTEN),
     "simplified": (SimplifiedConfig(), BUILD),
     "full": (FullConfig(), BUILD),
 }

@@ -17,6 +17,7 @@ from repairgym.agent.conversation import Completion, Conversation, InitialPrompt
 from repairgym.agent.formats import Action, ActionFormat, ParseError
 from repairgym.agent.kept_states import StateKeeper
 from repairgym.agent.recording import Outcome, TurnRecorder
+from repairgym.agent.review import REVIEW, Review, role_after
 from repairgym.agent.states import state_digest
 from repairgym.agent.tools.base import Observation, Tool, ToolContext, UsageError, tool_error
 from repairgym.config.pipeline import PipelineConfig
@@ -61,6 +62,8 @@ class Interface:
     format: ActionFormat
     finish: Callable[[ToolContext, str], str]
     """Makes the final text of an observation."""
+    review: Review | None = None
+    """Of submissions."""
 
 
 class Watcher(Protocol):
@@ -186,7 +189,7 @@ class LiveEpisode:
 
     async def _repeat(self, action: Action | ParseError, outcome: Outcome) -> None:
         """Bring the context to where ``action`` had brought it; `ReplayDiffersError` where it goes elsewhere."""
-        is_check = isinstance(action, Action) and self._interface.tools[action.tool].is_check
+        is_check = isinstance(action, Action) and action.tool != REVIEW and self._interface.tools[action.tool].is_check
         if is_check and outcome.is_tested is not None:
             if outcome.is_tested:
                 self.context.tested_files = self.context.workspace.state_digest()
@@ -227,25 +230,34 @@ class LiveEpisode:
         # Of the part behind the thought, whatever the thinking mode: no call of a thought is ever made.
         answer, action_format, tools = completion.answer, self._interface.format, self._interface.tools
         is_complete = completion.is_stopped and not answer.is_thinking
+        if self._interface.review and role_after(self.turns) == "reviewer":
+            return self._interface.review.read(answer.text if is_complete else "")
         return action_format.parse(answer.text, tools) if is_complete else action_format.incomplete(tools)
 
     async def _execute(self, action: Action | ParseError) -> Observation:
         if isinstance(action, ParseError):
             return Observation(text=action.message, error="format")
-        tool = self._interface.tools[action.tool]
         try:
-            given = action.arguments
-            arguments = tool.read(given) if isinstance(given, str) else tool.check(given)
-            if tool.is_refreshed:
-                await self.context.workspace.refresh()
-            return await tool.run(self.context, arguments)
-        except UsageError as error:
-            return tool_error(f"{error}; usage: {tool.usage}")
+            if action.tool == REVIEW and self._interface.review:
+                return await self._interface.review.answer(self.context, action.values["judgement"])
+            return await self._run_tool(self._interface.tools[action.tool], action.arguments)
         except _CAUSED_BY_AGENT as error:
             return tool_error(str(error))
 
+    async def _run_tool(self, tool: Tool[Any], given: str | Mapping[str, Any]) -> Observation:
+        try:
+            arguments = tool.read(given) if isinstance(given, str) else tool.check(given)
+            if tool.is_refreshed:
+                await self.context.workspace.refresh()
+            observation = await tool.run(self.context, arguments)
+        except UsageError as error:
+            return tool_error(f"{error}; usage: {tool.usage}")
+        if observation.is_final and self._interface.review and role_after(self.turns) == "patcher":
+            return await self._interface.review.request(self.context)
+        return observation
+
     def _observe(self, text: str, action: Action | ParseError) -> None:
-        made = action if isinstance(action, Action) else None
+        made = action if isinstance(action, Action) and action.tool != REVIEW else None
         shown = self._interface.format.message(text, made)
         self._conversation.observe(shown, made.tool if made and self._interface.format.is_native else "")
         if self._config.thinking == "dropped":

@@ -1,20 +1,22 @@
-"""A policy that lets another model act in each situation (after LLM-Ens, arXiv 2505.15306).
+"""A policy of several models: one for each situation (after LLM-Ens, arXiv 2505.15306), or one for each role (MALT).
 
-Reads the turns of an episode and a `Router`, which `repairgym eval router` has fitted; makes completions of members.
-Guarantees: a situation follows from the turns before alone, never from the verdict or the repair; equal turns are
-routed to the same member, also in a replay; tokens have no policy version, because several policies sampled an
-episode, so that policy gradients reject them.
+Reads the turns of an episode, and a `Router` of `repairgym eval router` or a `Team` of `repairgym train malt`; makes
+completions of members. Guarantees: who acts follows from the turns before alone, never from the verdict or the repair;
+equal turns are routed to the same member, also in a replay; tokens have no policy version, because several policies
+sampled an episode, so that policy gradients reject them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
+from repairgym.agent.review import ROLES, role_after
 from repairgym.agent.tools.roles import TestState, final_test_state, is_change
+from repairgym.config.pipeline import ReviewForm
 from repairgym.errors import InputError
 from repairgym.inference.base import Generation, Policy, RecallingPolicy, SamplingParams
 from repairgym.ledger import UNKNOWN_VERSION
@@ -39,7 +41,7 @@ def situation(turns: Sequence[Turn]) -> str:
 
 
 class Member(Record):
-    """A model of a router."""
+    """A model of a router or a team."""
 
     name: str
     folder: str
@@ -70,23 +72,44 @@ class Router(Record):
         """Return the name of the member that acts behind ``turns``."""
         return self.choices.get(situation(turns), self.best)
 
-    @classmethod
-    def read(cls, path: Path) -> Router:
-        """Read the file of a router.
 
-        Raises:
-            InputError: the file cannot be read, or is none.
-        """
-        try:
-            return cls.model_validate_json(path.read_text(encoding="utf-8"))
-        except (OSError, ValidationError) as error:
-            raise InputError(f"{path} is no router that `repairgym eval router` wrote: {error}") from None
+class Team(Record):
+    """A model for each role of an episode whose submissions are reviewed."""
+
+    members: tuple[Member, ...]
+    """Named by their roles."""
+    review: ReviewForm
+    """Form of the reviews that they learned."""
+
+    @model_validator(mode="after")
+    def _has_each_role(self) -> Self:
+        names = tuple(member.name for member in self.members)
+        if names != ROLES or self.review == "none":
+            raise ValueError(f"got the members {names} and review={self.review!r}, expected {ROLES} and their reviews")
+        return self
+
+    def choose(self, turns: Sequence[Turn]) -> str:
+        """Return the role that acts behind ``turns``."""
+        return role_after(turns)
+
+
+def read_members(path: Path) -> Router | Team:
+    """Read the file of a router or a team.
+
+    Raises:
+        InputError: the file cannot be read, or is neither.
+    """
+    known: TypeAdapter[Router | Team] = TypeAdapter(Router | Team)
+    try:
+        return known.validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise InputError(f"{path} is no file of `repairgym eval router` or `train malt`: {error}") from None
 
 
 class RouterPolicy:
-    """The policy of a `Router`; `watch` each session, so that it knows the turns."""
+    """The policy of a `Router` or a `Team`; `watch` each session, so that it knows the turns."""
 
-    def __init__(self, router: Router, members: Mapping[str, Policy], name: str) -> None:
+    def __init__(self, router: Router | Team, members: Mapping[str, Policy], name: str) -> None:
         """``members`` by their names in ``router``; all have one vocabulary."""
         self.id = name
         self._router = router

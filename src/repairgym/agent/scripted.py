@@ -11,7 +11,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterable
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any
 
 from repairgym.agent.pipelines.base import Pipeline
@@ -78,7 +78,7 @@ def _submit_at_once(task: Task, generator: random.Random, pipeline: Pipeline[Any
 
 
 def _oracle(task: Task, generator: random.Random, pipeline: Pipeline[Any]) -> Script:
-    actions = chain(pipeline.solve(task), [pipeline.submission()])
+    actions = chain(pipeline.solve(task), repeat(pipeline.submission()))  # again where submissions are reviewed
     return lambda observation: pipeline.format.write(next(actions))
 
 
@@ -114,7 +114,7 @@ def _cheat(task: Task, generator: random.Random, pipeline: Pipeline[Any]) -> Scr
     """Write empty tests of the same names, without a look at the code (paper A, extended RL)."""
     _check_compact("cheat", pipeline)
     writes = [f"write {path} {json.dumps(text)}" for path, text in hollow_tests(task).items()]
-    actions = iter([*writes, "submit"])
+    actions = chain(writes, repeat("submit"))
     return lambda observation: next(actions)
 
 

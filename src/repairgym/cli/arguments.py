@@ -71,7 +71,7 @@ def is_script(name: str) -> bool:
 
 
 def find_policy(name: str, temperature: float, endpoint: EndpointConfig) -> PolicyRef:
-    """Return a scripted policy, ``openai`` or ``vllm`` for the model of ``endpoint``, a file's router, or a model."""
+    """Return a scripted policy, ``openai`` or ``vllm`` for the model of ``endpoint``, a model, or a file's several."""
     if is_script(name):
         return PolicyRef(name)
     if name in get_args(ServerProtocol):
@@ -79,7 +79,7 @@ def find_policy(name: str, temperature: float, endpoint: EndpointConfig) -> Poli
         full_name = f"{name}-{endpoint.model.replace('/', '_')}"
         return PolicyRef(full_name, "", 0, temperature, cast(ServerProtocol, name), endpoint)
     if name.endswith(".json"):
-        return _find_router(Path(name), temperature)
+        return _find_members(Path(name), temperature)
     try:
         folder = find_model(name)
     except ModelFolderError as error:
@@ -90,16 +90,17 @@ def find_policy(name: str, temperature: float, endpoint: EndpointConfig) -> Poli
     return PolicyRef(Path(name).name, str(folder), 0, temperature)
 
 
-def _find_router(path: Path, temperature: float) -> PolicyRef:
-    """Return the policy of a router's file; InputError where a member's weights are not those that it was fitted on."""
-    from repairgym.agent.routing import Router
+def _find_members(path: Path, temperature: float) -> PolicyRef:
+    """Return the policy of a file; InputError where a member's weights are not those that the file was made with."""
+    from repairgym.agent.routing import Team, read_members
     from repairgym.training.evaluate import weights_digest
 
-    router = Router.read(path)
+    router = read_members(path)
     for member in router.members:
         if weights_digest(find_model(member.folder)) != member.weights_digest:
-            raise InputError(f"{path}: the weights in {member.folder} are not those it was fitted on; fit it again")
-    return PolicyRef(f"router-{router.digest()[:8]}", temperature=temperature, router=router)
+            raise InputError(f"{path}: the weights in {member.folder} are not those it was made with; make it again")
+    kind = "team" if isinstance(router, Team) else "router"
+    return PolicyRef(f"{kind}-{router.digest()[:8]}", temperature=temperature, router=router)
 
 
 def tokenizer_folder(model: Path | None, ref: PolicyRef | None = None) -> Path:

@@ -18,6 +18,7 @@ from repairgym.config.commands import (
     ServeTasksConfig,
     StartsConfig,
 )
+from repairgym.config.malt import MaltConfig
 from repairgym.config.recipes import (
     AgentQConfig,
     DaggerConfig,
@@ -158,7 +159,7 @@ def _selections(
     chosen: dict[str, tuple[TaskSelection, Collection[str]]] = {}
     if isinstance(config, RftCommandConfig | DistillThenGrpoConfig):
         chosen["collect.select"] = config.collect.select, ()
-    if isinstance(config, DaggerConfig | HintsConfig | AgentQConfig):
+    if isinstance(config, DaggerConfig | HintsConfig | AgentQConfig | MaltConfig):
         chosen["select"] = config.select, ()
     stages = {"": config.rl} if isinstance(config, RlCommandConfig | DistillThenGrpoConfig) else {}
     if isinstance(config, TwoStageConfig):

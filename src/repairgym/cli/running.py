@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 
+from repairgym.agent.routing import Team
 from repairgym.cli.arguments import find_policy, load_tasks, tokenizer_folder
 from repairgym.cli.display import ProgressDisplay
 from repairgym.config.cluster import ClusterConfig
@@ -100,6 +101,12 @@ def check_policy(ref: PolicyRef, model: Path, rollout: RolloutConfig) -> None:
     """
     if ref.router is not None and rollout.scaffold == "external":
         raise ConfigError("a router reads the turns of a pipeline; leave rollout.agent.type=external out")
+    review = ref.router.review if isinstance(ref.router, Team) else rollout.pipeline.review
+    if review != rollout.pipeline.review:
+        raise ConfigError(
+            f"rollout.pipeline.review={rollout.pipeline.review!r}, but the team was trained with {review!r}; set "
+            f"rollout.pipeline.review={review}"
+        )
     if ref.endpoint is not None:
         _say(rollout.describe_idle_engine(ref.protocol))
     elif ref.folder:

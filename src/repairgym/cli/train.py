@@ -31,6 +31,7 @@ from repairgym.config import recipes
 from repairgym.config.algorithms import PRESETS
 from repairgym.config.commands import ChangesConfig
 from repairgym.config.learning import AlgorithmConfig, SftConfig, StepDpoConfig
+from repairgym.config.malt import MaltConfig
 from repairgym.errors import ConfigError
 from repairgym.sizing.preflight import TrainCommandConfig
 from repairgym.training.run_settings import CallConfig, keep_config
@@ -245,8 +246,8 @@ def _train_in_rounds(
     tasks: Path,
     run: Path,
     model: Path,
-    config: recipes.DaggerConfig | recipes.HintsConfig | recipes.AgentQConfig,
-    settings: SftConfig | StepDpoConfig,
+    config: recipes.DaggerConfig | recipes.HintsConfig | recipes.AgentQConfig | MaltConfig,
+    *settings: SftConfig | StepDpoConfig,
 ) -> None:
     """Run a recipe that samples and updates in turn, in a run folder that begins with ``model``."""
     from repairgym.cli.running import import_checkpoint, open_run
@@ -257,7 +258,7 @@ def _train_in_rounds(
             import_checkpoint(run, model, START)
             return recipe(opened).name
 
-    _train(run, in_run, settings)
+    _train(run, in_run, *settings)
 
 
 @app.command()
@@ -297,6 +298,20 @@ def agent_q(tasks: Tasks, run: NewRun, start: Start, config: recipes.AgentQConfi
     from repairgym.recipes.agent_q import agent_q
 
     _train_in_rounds("agent_q", lambda opened: agent_q(opened, config), tasks, run, model, config, config.step_dpo)
+
+
+@app.command()
+@_configured
+def malt(tasks: Tasks, run: NewRun, start: Start, config: MaltConfig) -> None:
+    """Train a patcher, a reviewer and a refiner on trees of their turns; the file that it makes is a policy (MALT).
+
+    Example: repairgym train malt tasks runs/malt models/rft select.num_tasks=64 num_patches=3
+    """
+    model = _check_recipe(tasks, run, start, config)
+    from repairgym.recipes.malt import malt
+
+    settings = (config.sft, config.step_dpo)
+    _train_in_rounds("malt", lambda opened: malt(opened, config), tasks, run, model, config, *settings)
 
 
 @app.command()

@@ -37,6 +37,9 @@ class SummaryConfig(Record):
 
 
 ActionFormat = Literal["compact", "fenced", "json_xml", "native"]
+ReviewForm = Literal["none", "actions", "written"]
+Role = Literal["patcher", "reviewer", "refiner"]
+"""Of a turn, in an episode whose first submission is reviewed."""
 ContextConfig = Annotated[FullHistoryConfig | ElisionConfig | SummaryConfig, Field(discriminator="type")]
 
 
@@ -92,6 +95,25 @@ class PipelineConfig(Record):
     context: ContextConfig = FullHistoryConfig()
     is_place_opened: bool = True
     """The episode starts with a window on the task's cached location, when it has one."""
+    review: ReviewForm = "none"
+    """The first submission goes to a reviewer, and then to a refiner, whose submission counts (`agent/review.py`; MALT,
+    arXiv 2412.01928). ``actions``: the reviewer answers ``submit``, or ``undo``, which takes the last change back;
+    ``written``: it writes sentences and a judgement. One policy has all roles, or each its own model."""
+
+    @model_validator(mode="after")
+    def _reviews_are_possible(self) -> Self:
+        if self.review == "none":
+            return self
+        if "submit" not in self.tools or "validate_and_build" in self.tools:
+            raise ValueError(f"review={self.review!r} needs the tool submit, and no other that ends an episode")
+        if self.review == "actions" and (self.action_format != "compact" or "undo" not in self.tools):
+            raise ValueError("review='actions' is for compact actions with undo; expected review='written'")
+        if self.context.type != "full" or self.thinking == "dropped":
+            raise ValueError(
+                f"review={self.review!r} stands in one history of all roles; expected context.type='full' and thinking "
+                f"'off' or 'kept', got {self.context.type!r} and {self.thinking!r}"
+            )
+        return self
 
     @property
     def is_thinking(self) -> bool:

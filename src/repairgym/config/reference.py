@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from repairgym.config import cluster, commands, evaluation, recipes, selection, solving, sweep, tasks
+from repairgym.config import cluster, commands, evaluation, malt, recipes, selection, solving, sweep, tasks
 from repairgym.config.loading import to_toml, toml_value
 from repairgym.config.sandbox import LayersConfig
 from repairgym.config.schema import iter_settings, members_of, records_of, suggest_key, tags_of
@@ -26,6 +26,7 @@ COMMAND_CONFIGS: Mapping[str, type[Record]] = {
     "train dagger": recipes.DaggerConfig,
     "train hints": recipes.HintsConfig,
     "train agent_q": recipes.AgentQConfig,
+    "train malt": malt.MaltConfig,
     "train dapo_two_stage": recipes.TwoStageConfig,
     "train distill_then_grpo": recipes.DistillThenGrpoConfig,
     "train base": recipes.PretrainingConfig,

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from repairgym.agent.allowance import Allowance
 from repairgym.agent.conversation import Hint
-from repairgym.agent.routing import Router
+from repairgym.agent.routing import Router, Team
 from repairgym.config.models import EndpointConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import InputError
@@ -64,7 +64,7 @@ ServerProtocol = Literal["openai", "vllm"]
 
 @dataclass(frozen=True)
 class PolicyRef:
-    """A reference to a policy: a script by name, weights of a folder, a model behind a server, or a router."""
+    """A reference to a policy: a script by name, weights of a folder, a model behind a server, or several."""
 
     name: str
     folder: str = ""
@@ -78,8 +78,8 @@ class PolicyRef:
     lineage: str = ""
     """Of servers whose weights change: each token must say which ones of this lineage (`inference/vllm/weights.py`)
     sampled it, ``version`` or newer. Empty: they stay."""
-    router: Router | None = None
-    """Several models, one for each situation (`agent/routing.py`)."""
+    router: Router | Team | None = None
+    """Several models, one for each situation or role (`agent/routing.py`)."""
     expert_share: float = 0.0
     """Chance of a turn to be the scripted expert's (`agent/expert.py`), whose tokens have no version."""
 

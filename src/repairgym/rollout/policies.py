@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from repairgym.agent.expert import MixedPolicy
-from repairgym.agent.routing import Router, RouterPolicy
+from repairgym.agent.routing import Router, RouterPolicy, Team
 from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.config.agent import SHELL_SCRIPTS, ExternalAgentConfig
 from repairgym.config.models import EndpointConfig
@@ -94,7 +94,7 @@ class PolicyCache:
         servers = [TokenServer(client, is_versioned=bool(ref.lineage)) for client in clients]
         return VllmPolicy(servers, ref.version, Lineage(ref.lineage) if ref.lineage else None)
 
-    def _route(self, name: str, router: Router) -> RouterPolicy:
+    def _route(self, name: str, router: Router | Team) -> RouterPolicy:
         for member in router.members:
             if member.folder not in self._members:
                 self._config.require_engine_room()

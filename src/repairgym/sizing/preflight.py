@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from repairgym.config.learning import AlgorithmConfig, LoraConfig, SftConfig, StepDpoConfig
+from repairgym.config.malt import MaltConfig
 from repairgym.config.recipes import (
     AgentQConfig,
     DaggerConfig,
@@ -39,6 +40,7 @@ TrainCommandConfig = (
     | DaggerConfig
     | HintsConfig
     | AgentQConfig
+    | MaltConfig
     | DistillThenGrpoConfig
     | TwoStageConfig
 )
@@ -91,6 +93,8 @@ def stages_of(config: TrainCommandConfig, *, is_sampling: bool = True, stored_to
         return [_stage(config.rollout, config.sft, "embedded")]
     if isinstance(config, AgentQConfig):
         return [_stage(config.rollout, config.step_dpo, "embedded")]
+    if isinstance(config, MaltConfig):
+        return [_stage(config.rollout, config.sft, "embedded"), _stage(config.rollout, config.step_dpo, None)]
     if isinstance(config, RftCommandConfig):
         if not is_sampling:
             return [Stage(stored_tokens or config.rollout.pipeline.max_len_tokens, config.rft, None)]

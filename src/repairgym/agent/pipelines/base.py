@@ -1,33 +1,29 @@
 """A pipeline: the tools, the prompts, the outer loop around attempts, and the actions of a perfect agent.
 
-Reads a `PipelineConfig` and prompts (Markdown templates of ``data/prompts``, or of a user's own files); runs episodes.
-A pipeline that differs in tools, limits, prompts or formats is a TOML file; one that opens or leads its episodes in
-another way is a subclass and one line of `registry.py`. Guarantee: a template that names an unknown value is an error,
-never an empty place.
+Reads a `PipelineConfig` and prompts (`agent/prompts.py`); runs episodes. A pipeline that differs in tools, limits,
+prompts or formats is a TOML file; one that opens or leads its episodes in another way is a subclass and one line of
+`registry.py`.
 """
 
 import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, Generic, TypeVar
-
-import jinja2
 
 from repairgym.agent.allowance import Allowance
 from repairgym.agent.conversation import Conversation, Hint, InitialPrompt
 from repairgym.agent.episode import Episode, Interface, LiveEpisode, Watcher
 from repairgym.agent.formats import FORMATS, Action, describe_schemas
 from repairgym.agent.kept_states import StateKeeper
+from repairgym.agent.prompts import render_prompt
 from repairgym.agent.recording import TurnRecorder
+from repairgym.agent.review import make_review
 from repairgym.agent.tools.base import ToolContext, ToolServices
 from repairgym.agent.tools.registry import make_tools
 from repairgym.agent.tools.window import open_window
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.errors import (
-    ConfigError,
     KnowledgeUnavailableError,
     McpServerError,
     ModelServerError,
@@ -41,8 +37,6 @@ from repairgym.sandbox.base import Sandbox
 from repairgym.tasks.synthetic import told_place
 
 ConfigT = TypeVar("ConfigT", bound=PipelineConfig)
-PROMPTS_FOLDER = Path(__file__).parents[2] / "data" / "prompts"
-_SUFFIX = ".md"
 
 
 class Pipeline(Generic[ConfigT]):
@@ -154,7 +148,8 @@ class EpisodeRunner:
         pipeline, config = self.pipeline, self.limits or self.pipeline.config
         tools = describe_schemas(pipeline.tools) if pipeline.format.is_native else ()
         conversation = Conversation(self.policy, self.renderer, session_id, seed, self.temperature, tools, self.hint)
-        interface = Interface(config, pipeline.tools, pipeline.format, pipeline.finish)
+        review = make_review(pipeline.services)
+        interface = Interface(config, pipeline.tools, pipeline.format, pipeline.finish, review)
         recorder, keeper = recorder or TurnRecorder(), keeper or StateKeeper()
         live = LiveEpisode(
             interface,
@@ -192,34 +187,3 @@ async def _changes(context: ToolContext) -> dict[str, str | None]:
     with suppress(SandboxContentError):
         await context.workspace.refresh()
     return dict(context.workspace.changes)
-
-
-# --- prompts -------------------------------------------------------------------------------------------------------
-
-
-def render_prompt(name: str, **values: Any) -> str:
-    """Return a prompt: ``name`` is below ``data/prompts``, or a path that ends in ``.md``.
-
-    Raises:
-        ConfigError: there is no such template, it is malformed, or it names something else.
-    """
-    template = _template(name)
-    try:
-        return template.render(**values)
-    except jinja2.UndefinedError as error:
-        raise ConfigError(f"prompt {name!r}: {error.message}; it can name {', '.join(sorted(values))}") from None
-
-
-@lru_cache(maxsize=64)
-def _template(name: str) -> jinja2.Template:
-    path = Path(name) if name.endswith(_SUFFIX) else PROMPTS_FOLDER / f"{name}{_SUFFIX}"
-    environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
-    )
-    try:
-        return environment.from_string(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        known = sorted(str(file.relative_to(PROMPTS_FOLDER).with_suffix("")) for file in PROMPTS_FOLDER.rglob("*.md"))
-        raise ConfigError(f"prompt {name!r} cannot be read ({error.strerror}); shipped prompts are {known}") from None
-    except jinja2.TemplateSyntaxError as error:
-        raise ConfigError(f"prompt {name!r}, line {error.lineno}: {error.message}") from None
