@@ -256,9 +256,13 @@ def _cuts(cut: list[tuple[int, bool]]) -> dict[str, Any]:
     """Compare the longest quarter with the shortest half."""
     from scipy.stats import fisher_exact  # a second of each worker's start, which imports this file
 
-    ordered = sorted(cut)
-    short, long = ordered[: len(ordered) // 2], ordered[-len(ordered) // 4 :]
-    table = [[sum(is_cut for _, is_cut in part), sum(not is_cut for _, is_cut in part)] for part in (long, short)]
+    # Whole lengths: half of all episodes have the least one, and what ties are ordered by would decide who counts.
+    ordered = sorted(detour for detour, _ in cut)
+    longest_short, shortest_long = ordered[len(ordered) // 2 - 1], ordered[-(len(ordered) // 4)]
+    assert longest_short < shortest_long, "too few episodes to tell long from short ones"
+    short = [is_cut for detour, is_cut in cut if detour <= longest_short]
+    long = [is_cut for detour, is_cut in cut if detour >= shortest_long]
+    table = [[sum(part), len(part) - sum(part)] for part in (long, short)]
     return {
         "num_first": len(cut),
         "cut_of_longest": f"{table[0][0]} of {len(long)}",
