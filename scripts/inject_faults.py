@@ -1,14 +1,15 @@
 """Run episodes on the real control plane over infrastructure that fails, and check what becomes of each.
 
-    python scripts/inject_faults.py --quick               # 400 episodes
-    nice -n 15 python scripts/inject_faults.py            # 10,000 episodes
+    python scripts/inject_faults.py --quick                              # 400 episodes
+    nice -n 15 python scripts/inject_faults.py --folder RUN              # 10,000; the same command continues
 
 The pool, its two worker processes, runner, grader, turn log and run store are the real ones. Sandboxes and the model
 sleep (`repairgym/testing/faults.py`): start-up storms, slow starts, hangs, lost sandboxes, hosts without disk space,
-clocks that were set, 503s, killed workers, a full disk under the turn log (the run ends with an error and is resumed).
-Every script ends with the right repair, so a reward of 0 would be the work of a fault. Fails unless every episode is
-stored once, *passed* or *invalid*, invalid ones are refilled, and the longest quarter is not cut more often than the
-shortest half (one-sided, 5 %). Prints one JSON object.
+clocks that were set, in sandboxes and (`time.time`) in workers, 503s, killed workers, a disk that fills up within a
+record of the turn log (the kernel's own error; the run ends with it and is resumed). Every script ends with the right
+repair, so a reward of 0 would be the work of a fault. Fails unless every episode is stored once, *passed* or *invalid*,
+invalid ones are refilled, and the longest quarter is not cut more often than the shortest half (one-sided, 5 %). Prints
+one JSON object.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import asyncio
 import json
 import os
 import random
+import resource
 import signal
 import sys
 import tempfile
@@ -29,8 +31,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import fisher_exact
-
 from repairgym.agent.pipelines.base import Pipeline
 from repairgym.agent.recording import Entry
 from repairgym.agent.scripted import ScriptedPolicy
@@ -41,8 +41,9 @@ from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.process_pool import run_worker
 from repairgym.records import Task, Trajectory, VerdictKind
-from repairgym.rollout.jobs import PolicyRef, make_groups
+from repairgym.rollout.jobs import EpisodeJob, PolicyRef, make_groups
 from repairgym.rollout.pool import WorkerPool
+from repairgym.rollout.rows import TrajectoryRow
 from repairgym.rollout.runner import Runner
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.turn_log import EpisodeLog, TurnLog
@@ -69,7 +70,8 @@ class FaultyPolicy(ScriptedPolicy):
         self._faults = faults
 
     def begin_session(self, session_id: str, task: Task, seed: int, pipeline: Pipeline[Any]) -> None:
-        """Make the script of one episode."""
+        """Make the script of one episode, and begin the faults of this attempt."""
+        self._faults.begin(session_id.rpartition("~")[0])
         notes = [f"write note.py {json.dumps(f'# {seed} {at}')}" for at in range(detour(self._faults.plan, seed))]
         actions = [*(action for note in notes for action in (note, "test")), "edit < => <= @2", "test", "submit"]
         remaining = iter(actions)
@@ -99,7 +101,10 @@ class _FaultyLog(EpisodeLog):
 
     def write(self, entry: Entry) -> None:
         if self._is_full():
-            raise DiskFullError("no space left for the turn log")
+            os.write(self._file, b'01234567 {"type":"sampl')  # what still found room
+            full = os.open("/dev/full", os.O_WRONLY)
+            os.dup2(full, self._file)
+            os.close(full)
         super().write(entry)
 
 
@@ -112,9 +117,19 @@ class FaultyTurnLog(TurnLog):
 
     def open(self, trajectory_id: str, origin: str) -> EpisodeLog:
         """Open a log as `TurnLog` does."""
-        self._folder.mkdir(exist_ok=True)
-        path = self.path_of(trajectory_id)
-        return _FaultyLog(path, origin, lambda: self._faults.hits(self._faults.plan.log_full))
+        return _FaultyLog(self.path_of(trajectory_id), origin, lambda: self._faults.hits(self._faults.plan.log_full))
+
+
+def set_clock(faults: Faults) -> None:
+    """Set this process's clock forwards or back at about one reading in ten."""
+    read, offset_s = time.time, 0.0
+
+    def read_offset() -> float:
+        nonlocal offset_s
+        offset_s = faults.skewed(offset_s)
+        return read() + offset_s
+
+    time.time = read_offset
 
 
 def faulty_rollout(**changes: Any) -> RolloutConfig:
@@ -127,7 +142,8 @@ class FaultyWorker:
     """A worker whose sandboxes, model and turn log fail."""
 
     def __init__(self, setup: WorkerSetup, plan: FaultPlan) -> None:
-        faults = Faults(plan, stream=os.getpid())
+        faults = Faults(plan, Path(setup.turns_folder).with_name("attempts"))
+        set_clock(faults)
         renderer = ChatRenderer(train_tokenizer(["user assistant edit test undo submit write"] * 9, 400, 40))
         tree = Path(setup.turns_folder)
         log = FaultyTurnLog(tree, faults)
@@ -156,52 +172,97 @@ def worker_main(plan: FaultPlan, connection: Connection, setup: WorkerSetup) -> 
 
 
 def run_all(folder: Path, num_episodes: int, plan: FaultPlan, config: RolloutConfig) -> dict[str, Any]:
-    """Run until every job has a valid verdict, resuming and refilling; return what was seen."""
+    """Run until every job has a valid verdict, resuming and refilling; return what was seen.
+
+    What ``folder`` holds of an earlier call is not run again.
+    """
     num_tasks = min(_MAX_TASKS, -(-num_episodes // _GROUP_SIZE))
     tasks = {f"t{number}": scripted_task(f"t{number}") for number in range(num_tasks)}
     setup = WorkerSetup(config, "", turns_folder=str(folder / "turns"))
-    (folder / "turns").mkdir()
-    seen: Counter[str] = Counter()
-    cut: list[tuple[int, bool]] = []
-    reasons: Counter[str] = Counter()
-    with RunStore.create(folder / "run.db") as store:
+    for name in ("turns", "attempts"):
+        (folder / name).mkdir(exist_ok=True)
+    seen = Seen(folder / "seen.json")
+    path = folder / "run.db"
+    with RunStore.open(path) if path.exists() else RunStore.create(path) as store:
         for step in range(-(-num_episodes // (num_tasks * _GROUP_SIZE))):
             jobs = make_groups("rl", step, list(tasks), _GROUP_SIZE, 1)
-            first = True
-            while not _is_done(store, step, len(jobs)):
+            is_whole = False
+            while not is_whole:
                 try:
-                    with WorkerPool(setup, ProcessWorkers(setup, partial(worker_main, plan))) as pool:
-                        run = Run(folder, store, pool, tasks, seed=1)
-                        found = list(run.collect(PolicyRef("wanderer"), jobs, phase="rl", step=step))
-                        seen.update({name: int(count) for name, count in pool.counters().items()})
+                    run_some(folder, store, tasks, step, jobs, setup, plan, seen)
                 except DiskFullError:
-                    seen["runs_ended_by_a_full_disk"] += 1
+                    seen.counts["runs_ended_by_a_full_disk"] += 1
                     continue
-                rows = store.rows(phase="rl", step=step)
-                seen.update(row.verdict.value for row in rows if row.id in {t.id for t in found})
-                if first:
-                    cut += [(detour(plan, row.seed), row.verdict is VerdictKind.INVALID) for row in rows]
-                    reasons.update(row.reason[-40:] for row in rows if row.verdict is VerdictKind.INVALID)
-                    first = False
-                seen["refilled"] += store.drop_invalid(phase="rl", step=step)
+                seen.note_first(step, store.rows(phase="rl", step=step), plan)
+                num_refilled = store.drop_invalid(phase="rl", step=step)
+                seen.counts["refilled"] += num_refilled
+                is_whole = num_refilled == 0
+                seen.save()
+            assert len(store.trajectory_ids(phase="rl", step=step)) == len(jobs)
         rewards = Counter(row.reward for row in store.rows(phase="rl"))
-    return {
-        "seen": dict(seen),
-        "rewards": {str(key): n for key, n in rewards.items()},
-        **_cuts(cut),
-        "reasons": reasons,
-    }
+    return {"rewards": {str(key): n for key, n in rewards.items()}, **seen.report()}
 
 
-def _is_done(store: RunStore, step: int, num_jobs: int) -> bool:
-    return len(store.trajectory_ids(phase="rl", step=step)) == num_jobs
+def run_some(
+    folder: Path,
+    store: RunStore,
+    tasks: dict[str, Task],
+    step: int,
+    jobs: list[EpisodeJob],
+    setup: WorkerSetup,
+    plan: FaultPlan,
+    seen: Seen,
+) -> None:
+    """Run what is missing of one step, in new workers."""
+    with WorkerPool(setup, ProcessWorkers(setup, partial(worker_main, plan))) as pool:
+        try:
+            run = Run(folder, store, pool, tasks, seed=1)
+            for _ in run.collect(PolicyRef("wanderer"), jobs, phase="rl", step=step):
+                pass
+        finally:
+            seen.counts.update({name: int(count) for name, count in pool.counters().items()})
+
+
+class Seen:
+    """What has been counted of all calls, in a file."""
+
+    def __init__(self, path: Path) -> None:
+        content = json.loads(path.read_text()) if path.exists() else {"counts": {}, "first": {}}
+        self._path = path
+        self.counts: Counter[str] = Counter(content["counts"])
+        self._first: dict[str, list[tuple[int, str]]] = content["first"]
+        """Step -> detour and, where it was cut, reason of each episode, at the first try."""
+
+    def note_first(self, step: int, rows: list[TrajectoryRow], plan: FaultPlan) -> None:
+        """Note what became of the episodes of a step, unless they are known."""
+        if str(step) not in self._first:
+            reasons = [row.reason[-40:] if row.verdict is VerdictKind.INVALID else "" for row in rows]
+            detours = [detour(plan, row.seed) for row in rows]
+            self._first[str(step)] = list(zip(detours, reasons, strict=True))
+            self.save()
+
+    def save(self) -> None:
+        """Write the file."""
+        self._path.write_text(json.dumps({"counts": self.counts, "first": self._first}))
+
+    def report(self) -> dict[str, Any]:
+        """Return the counts and the comparison of long and short episodes."""
+        first = [one for step in self._first.values() for one in step]
+        reasons = Counter(reason for _, reason in first if reason)
+        return {"seen": self.counts, **_cuts([(detour, bool(reason)) for detour, reason in first]), "reasons": reasons}
 
 
 def _cuts(cut: list[tuple[int, bool]]) -> dict[str, Any]:
     """Compare the longest quarter with the shortest half."""
-    ordered = sorted(cut)
-    short, long = ordered[: len(ordered) // 2], ordered[-len(ordered) // 4 :]
-    table = [[sum(is_cut for _, is_cut in part), sum(not is_cut for _, is_cut in part)] for part in (long, short)]
+    from scipy.stats import fisher_exact  # a second of each worker's start, which imports this file
+
+    # Whole lengths: half of all episodes have the least one, and what ties are ordered by would decide who counts.
+    ordered = sorted(detour for detour, _ in cut)
+    longest_short, shortest_long = ordered[len(ordered) // 2 - 1], ordered[-(len(ordered) // 4)]
+    assert longest_short < shortest_long, "too few episodes to tell long from short ones"
+    short = [is_cut for detour, is_cut in cut if detour <= longest_short]
+    long = [is_cut for detour, is_cut in cut if detour >= shortest_long]
+    table = [[sum(part), len(part) - sum(part)] for part in (long, short)]
     return {
         "num_first": len(cut),
         "cut_of_longest": f"{table[0][0]} of {len(long)}",
@@ -216,13 +277,22 @@ def main() -> int:
     parser.add_argument("--episodes", type=int, default=10_000)
     parser.add_argument("--quick", action="store_true", help="400 episodes")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, help="keep the run here, and continue what it holds")
     arguments = parser.parse_args()
     num_episodes = 400 if arguments.quick else arguments.episodes
-    plan = FaultPlan(seed=arguments.seed, killed=2e-4, log_full=2e-5)
+    plan = FaultPlan(seed=arguments.seed, killed=2e-4, log_full=5e-5)
     begun, load = time.monotonic(), os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as folder:
-        report = run_all(Path(folder), num_episodes, plan, faulty_rollout(num_workers=2, max_in_flight=64))
-    report |= {"episodes": num_episodes, "seconds": round(time.monotonic() - begun), "load": load}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.folder or Path(temporary)
+        folder.mkdir(exist_ok=True)
+        report = run_all(folder, num_episodes, plan, faulty_rollout(num_workers=2, max_in_flight=64))
+    spent = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    report |= {
+        "episodes": num_episodes,
+        "seconds": round(time.monotonic() - begun),
+        "processor_s": round(sum(one.ru_utime + one.ru_stime for one in spent)),
+        "load": load,
+    }
     print(json.dumps(report, indent=1))
     is_right = set(report["rewards"]) == {"1.0"} and report["p_longest_cut_more"] > 0.05
     return 0 if is_right else 1

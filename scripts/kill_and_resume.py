@@ -3,9 +3,11 @@
     python scripts/kill_and_resume.py --kills 20                        # tiny model, scripted sandbox, seconds
     python scripts/kill_and_resume.py --kills 20 --tasks T --start M    # `repairgym train rl`: real tasks, two workers
 
-Reads nothing but its arguments (and tasks and model where they are named); makes run folders in a temporary folder and
+A kill meets the run itself or, where there are some, one of its worker processes: then the run goes on by itself. Reads
+nothing but its arguments (and tasks and model where they are named); makes run folders in a temporary folder and
 prints one JSON object. It fails unless every resumed run holds the trajectories of the unbroken one, token by token,
-each once, has kept all those that a kill left behind, and ends with the same weights and optimizer state, bit for bit.
+each once, has kept all those and all turns that a kill left behind, and ends with the same weights and optimizer state,
+bit for bit.
 """
 
 from __future__ import annotations
@@ -22,10 +24,13 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import psutil
 import torch
 
 from repairgym.config.learning import AlgorithmConfig, OptimizerConfig, SftConfig
@@ -70,6 +75,7 @@ RL = RlConfig(
 REAL = (
     "rollout.num_workers=2",
     "rollout.max_in_flight=16",
+    "rollout.max_attempts=9",  # losses in a row without a new turn: kills here come quicker than anywhere else
     "rollout.pipeline.max_turns=8",
     "rollout.pipeline.max_action_tokens=24",
     "rollout.pipeline.max_len_tokens=1024",
@@ -82,6 +88,8 @@ REAL = (
     "rl.max_refills=1",
     "rl.max_iterations=3",
 )
+Seconds = tuple[float, float, float]
+"""Of one turn: sampling, execution, waits."""
 Start = Callable[[Path], int]
 """Starts the run in a folder, or goes on with it; returns the process id."""
 
@@ -92,12 +100,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         start = real_start(arguments) if arguments.tasks else tiny_start(root)
-        print(json.dumps(compare(root, start, arguments.kills, random.Random(arguments.seed))))
+        print(json.dumps(compare(root, start, arguments.kills, arguments.kills_per_run, random.Random(arguments.seed))))
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--kills-per-run", type=float, default=4.0, help="About so many; a restart takes time.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tasks", type=Path, help="Folder of tasks: real sandboxes and worker processes.")
     parser.add_argument("--start", type=Path, help="Model folder to start from.")
@@ -107,61 +116,74 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def compare(root: Path, start: Start, num_kills: int, generator: random.Random) -> dict[str, object]:
+def compare(root: Path, start: Start, num_kills: int, kills_per_run: float, generator: random.Random) -> dict[str, Any]:
     """Break runs until ``num_kills`` kills have met a living process; every run has to end like the unbroken one."""
     began = time.monotonic()
     whole = root / "whole"
     whole.mkdir()
-    ends_within(start(whole), None)
+    assert ends_within(start(whole), None)
     duration_s = time.monotonic() - began
     wanted = what_is_left(whole)
-    num_done = num_runs = num_kept = num_episodes = num_turns = 0
-    while num_done < num_kills:
+    seen = Counter[str]()
+    num_kept = num_runs = 0
+    while seen["runs killed"] + seen["workers killed"] < num_kills:
         folder = root / f"killed-{num_runs}"
         folder.mkdir()
         num_runs += 1
-        is_over = False
-        while not is_over:
+        recorded: dict[str, list[Seconds]] = {}
+        pid = start(folder)
+        while True:
             before = stored_at(folder)
-            pid = start(folder)
-            # About four kills per run: early ones and late ones, in sampling, learning and saving.
-            delay_s = generator.uniform(0.0, duration_s / 2) if num_done < num_kills else None
-            is_over = ends_within(pid, delay_s)
-            num_done += not is_over
+            # Early ones and late ones, in sampling, learning and saving.
+            is_last = seen["runs killed"] + seen["workers killed"] >= num_kills
+            if ends_within(pid, None if is_last else generator.uniform(0.0, 2 * duration_s / kills_per_run)):
+                break
+            is_worker = kill_one(pid, generator)
             after = stored_at(folder)
-            turns = [] if is_over else turns_in_flight(folder)
-            num_episodes += len(turns)
-            num_turns += sum(turns)
+            seen["workers killed" if is_worker else "runs killed"] += 1
+            note_turns(folder, seen, recorded)
             lost = {name for name, at in before.items() if after.get(name) != at}
             assert not lost, f"stored before the kill, gone or run again after it: {sorted(lost)}"
             num_kept = max(num_kept, len(before))
+            say(f"{dict(seen)}, {len(after)} stored")
+            if not is_worker:
+                pid = start(folder)
         assert_equal(what_is_left(folder), wanted)
+        seen["turns on disk and made again"] += count_repeated(folder, recorded)
+        seen["turns of whole runs"] += wanted["num_turns"]
+        say("equal to the unbroken run")
         shutil.rmtree(folder)
+    assert not seen["turns on disk and made again"], dict(seen)
     return {
-        "num_kills": num_done,
+        **seen,
         "num_runs": num_runs,
         "num_trajectories": len(wanted["trajectories"]),
         "most_kept_over_a_kill": num_kept,
-        "num_episodes_in_flight_at_kills": num_episodes,
-        "num_turns_kept": num_turns,
         "unbroken_s": round(duration_s, 2),
         "weights_sha256": wanted["weights"],
     }
 
 
 def ends_within(pid: int, delay_s: float | None) -> bool:
-    """Wait for the process to end by itself, without an error; kill it after ``delay_s`` seconds and say False then."""
+    """Wait for the process to end by itself, without an error; False when it lives after ``delay_s`` seconds."""
     deadline = time.monotonic() + (float("inf") if delay_s is None else delay_s)
     while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
         if time.monotonic() >= deadline:
-            os.kill(pid, signal.SIGKILL)
-            ended = os.waitpid(pid, 0)
-            break
+            return False
         time.sleep(0.005)
-    if os.WIFSIGNALED(ended[1]):
-        return False
     assert ended[1] == 0, f"the run ended with status {ended[1]}"
     return True
+
+
+def kill_one(pid: int, generator: random.Random) -> bool:
+    """Kill one of the run's workers, or the run itself; return True for a worker."""
+    workers = [child.pid for child in psutil.Process(pid).children() if "spawn_main" in " ".join(child.cmdline())]
+    if workers and generator.random() < 0.5:
+        os.kill(generator.choice(workers), signal.SIGKILL)
+        return True
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return False
 
 
 def stored_at(folder: Path) -> dict[str, str]:
@@ -173,12 +195,40 @@ def stored_at(folder: Path) -> dict[str, str]:
         return {row.id: row.created_at for row in store.rows(phase=PHASE)}
 
 
-def turns_in_flight(folder: Path) -> list[int]:
-    """Sampled turns of each episode that a kill has cut off."""
-    return [path.read_bytes().count(b'"type":"sampled"') for path in (folder / TURNS_FOLDER).glob("*.log")]
+def note_turns(folder: Path, seen: Counter[str], recorded: dict[str, list[Seconds]]) -> None:
+    """Note the turns on disk at a kill, by the name of their log, and episodes whose next action was being sampled."""
+    for path in (folder / TURNS_FOLDER).glob("*.log"):
+        with suppress(FileNotFoundError):  # its trajectory was stored meanwhile
+            lines = [line for line in path.read_bytes().splitlines()[1:] if line.endswith(b"}")]
+            entries = [json.loads(line.split(b" ", 1)[1]) for line in lines]
+            outcomes = [seconds_of(entry) for entry in entries if entry["type"] == "outcome"]
+            recorded[path.name] = outcomes
+            seen["episodes in flight at kills"] += 1
+            seen["turns on disk at kills"] += len(outcomes)
+            seen["turns being sampled at kills"] += len(entries) == 2 * len(outcomes)
 
 
-def what_is_left(folder: Path) -> dict[str, object]:
+def seconds_of(turn: dict[str, Any]) -> Seconds:
+    return turn["generate_s"], turn["tool_s"], turn["wait_s"]
+
+
+def count_repeated(folder: Path, recorded: dict[str, list[Seconds]]) -> int:
+    """Return the number of turns that were on disk at a kill and are others in the end: clocks show no time twice."""
+    num_repeated = 0
+    with RunStore.open(folder / "run.db") as store:
+        for trajectory in store.trajectories(phase=PHASE):
+            before = recorded.get(TurnLog(folder).path_of(trajectory.id).name, [])
+            after = [seconds_of(turn.model_dump()) for turn in trajectory.turns]
+            num_repeated += sum(one not in after for one in before)
+    return num_repeated
+
+
+def say(text: str) -> None:
+    """Tell the person who waits."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def what_is_left(folder: Path) -> dict[str, Any]:
     """Everything of a run that must not depend on kills."""
     with RunStore.open(folder / "run.db") as store:
         rows = [row.id for row in store.rows(phase=PHASE)]
@@ -192,6 +242,7 @@ def what_is_left(folder: Path) -> dict[str, object]:
             )
             for one in store.trajectories(phase=PHASE)
         }
+        num_turns = sum(row.num_turns for row in store.rows(phase=PHASE))
         names = [name for name in store.metric_names(PHASE) if not name.endswith("_s")]
         metrics = {name: store.metrics(PHASE, name) for name in names}
         groups = {(group.step, group.id): group.status for group in store.groups(phase=PHASE)}
@@ -203,12 +254,13 @@ def what_is_left(folder: Path) -> dict[str, object]:
         "trajectories": trajectories,
         "metrics": metrics,
         "groups": groups,
+        "num_turns": num_turns,
         "weights": weights,
         "optimizer": digest,
     }
 
 
-def assert_equal(got: dict[str, object], wanted: dict[str, object]) -> None:
+def assert_equal(got: dict[str, Any], wanted: dict[str, Any]) -> None:
     for name, value in wanted.items():
         assert got[name] == value, f"{name} differ from those of the unbroken run: {got[name]!r}, {value!r}"
 

@@ -36,6 +36,9 @@ class RolloutConfig(Record):
     `engine.num_slots` times `engine.max_len_tokens`."""
     max_attempts: PositiveInt = 3
     """Fresh sandboxes tried before an episode is invalid."""
+    backoff_s: NonNegativeFloat = 1.0
+    """Longest wait for the next start of a sandbox after one failed; doubles with each failure in a row, up to a
+    minute. No limit of an episode counts it."""
     max_failures_in_row: PositiveInt = 30
     """Number of consecutive invalid episodes that stops the run with the reason."""
     drain_timeout_s: float = Field(default=60.0, ge=0.0)

@@ -84,7 +84,7 @@ class Runner:
         Without ``turn_log`` the turns of an episode end with this process. ``watcher`` reads turns as they end.
         """
         self._config = config = size_workers(config, [this_host()])
-        self._backend = LeasedBackend(backend, config.max_sandboxes)
+        self._backend = LeasedBackend(backend, config.max_sandboxes, config.backoff_s)
         self._find_layers = find_layers
         self._renderer = renderer
         self._turn_log = turn_log

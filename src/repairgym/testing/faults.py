@@ -1,14 +1,19 @@
 """Infrastructure that fails at random: sandboxes that start late or never, hang, vanish, or find no room on the host.
 
 Reads a `FaultPlan`; makes a back end with the interface of the real ones. Sandboxes sleep instead of computing.
-Guarantees: a fault is a `SandboxError`, as the contract of back ends says, or a clock that lies; equal seeds and
-streams draw equal faults. `scripts/inject_faults.py` runs the control plane over it.
+Guarantees: a fault is a `SandboxError`, as the contract of back ends says, or a clock that lies; an attempt of an
+episode draws the same faults in every run with an equal seed, whichever process runs it (whom a storm hits depends on
+the time). `scripts/inject_faults.py` runs the control plane over it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import time
+from collections import Counter
+from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 from repairgym.errors import SandboxError, SandboxLostError
@@ -23,8 +28,8 @@ class FaultPlan(Record):
     """Chances of each fault, and the seconds that things take."""
 
     storm: float = 0.002
-    """Of a sandbox start: it and the ``storm_size`` next ones fail."""
-    storm_size: int = 20
+    """Of a sandbox start: it fails, and so do all others of its process within ``storm_s``."""
+    storm_s: float = 1.0
     slow_start: float = 0.01
     """Of a start: it takes ``hang_s`` and succeeds."""
     hang: float = 0.003
@@ -49,26 +54,42 @@ class FaultPlan(Record):
     seed: int = 0
 
 
-class Faults:
-    """The draws of one process."""
+_draws: ContextVar[random.Random | None] = ContextVar("draws", default=None)
 
-    def __init__(self, plan: FaultPlan, stream: int = 0) -> None:
+
+class Faults:
+    """The draws of one process: a stream for each attempt of an episode, and one for what belongs to none."""
+
+    def __init__(self, plan: FaultPlan, folder: Path | None = None) -> None:
+        """Count attempts in ``folder``, a file per episode, where other processes continue them."""
         self.plan = plan
-        self._random = random.Random(f"{plan.seed}:{stream}")
-        self._num_stormy = 0
+        self._random = random.Random(plan.seed)
+        self._folder = folder
+        self._num_attempts = Counter[str]()
+        self._stormy_until_s = 0.0
+
+    def begin(self, episode_id: str) -> None:
+        """Begin the stream of the next attempt of an episode, for what is drawn in this context from now on."""
+        self._num_attempts[episode_id] += 1
+        attempt = self._num_attempts[episode_id]
+        if self._folder is not None:
+            with (self._folder / episode_id.replace("/", ".")).open("ab") as file:
+                file.write(b".")
+                attempt = file.tell()
+        _draws.set(random.Random(f"{self.plan.seed}:{episode_id}:{attempt}"))
 
     def hits(self, chance: float) -> bool:
         """Draw once."""
-        return self._random.random() < chance
+        return (_draws.get() or self._random).random() < chance
 
     async def start(self) -> None:
         """Take the time of a sandbox's start; `SandboxError` in a storm."""
         plan = self.plan
-        if self.hits(plan.storm):
-            self._num_stormy = plan.storm_size
+        is_first = self.hits(plan.storm)
+        if is_first:
+            self._stormy_until_s = time.monotonic() + plan.storm_s
         await asyncio.sleep(plan.hang_s if self.hits(plan.slow_start) else plan.work_s)
-        if self._num_stormy > 0:
-            self._num_stormy -= 1
+        if is_first or time.monotonic() < self._stormy_until_s:
             raise SandboxError("the spawner did not answer: too many starts")
 
     async def request(self) -> None:
