@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repairgym.config.evaluation import MergeConfig
+from repairgym.config.commands import MergeConfig
 from repairgym.evaluation.merging import CHECKS, check_merge, code_facts, merge_score
 from repairgym.records import Task
 

@@ -9,7 +9,7 @@ import typer
 
 from repairgym.cli.arguments import check_tasks, find_model, load_tasks, open_stored
 from repairgym.cli.options import AsJson, RunFolder, Tasks, TasksOption, configured, print_json
-from repairgym.config.evaluation import ContaminationConfig, MergeConfig
+from repairgym.config.commands import ContaminationConfig, MergeConfig
 from repairgym.errors import ConfigError, InputError
 
 if TYPE_CHECKING:

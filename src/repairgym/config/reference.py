@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from repairgym.config import cluster, commands, evaluation, malt, recipes, selection, solving, sweep, tasks
+from repairgym.config import cluster, commands, malt, recipes, selection, solving, sweep, tasks
 from repairgym.config.loading import to_toml, toml_value
 from repairgym.config.sandbox import LayersConfig
 from repairgym.config.schema import iter_settings, members_of, records_of, suggest_key, tags_of
@@ -52,8 +52,8 @@ COMMAND_CONFIGS: Mapping[str, type[Record]] = {
     "eval matrix": commands.MatrixConfig,
     "eval audit": commands.AuditConfig,
     "eval exploit-study": commands.ExploitStudyConfig,
-    "eval merge": evaluation.MergeConfig,
-    "eval contamination": evaluation.ContaminationConfig,
+    "eval merge": commands.MergeConfig,
+    "eval contamination": commands.ContaminationConfig,
     "sweep": sweep.SweepConfig,
     "analyze": commands.AnalysisConfig,
     "report": commands.DataFilesConfig,

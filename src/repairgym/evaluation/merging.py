@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from repairgym.config.evaluation import MergeConfig
+from repairgym.config.commands import MergeConfig
 from repairgym.errors import InputError
 from repairgym.evaluation.bootstrap import NUM_RESAMPLES, bootstrap_spread
 from repairgym.records import Record, Task
