@@ -35,7 +35,9 @@ _POM_VALUES: tuple[tuple[str, ErrorClass, str, str, str], ...] = (
     ("wrong_model", "configuration", "modelVersion", r"^4\.0\.0$", "4.1.0"),
 )
 _IMPORT = re.compile(r"^import (?:static )?[\w.]+\.(\w+);\n", re.MULTILINE)
-_METHOD = re.compile(r"^    (?:public|protected) (?:static |final )*[\w<>\[\], ]+? (\w+)\([^;{]*\)[^;{]*\{", re.MULTILINE)
+_METHOD = re.compile(
+    r"^    (?:public|protected) (?:static |final )*[\w<>\[\], ]+? (\w+)\([^;{]*\)[^;{]*\{", re.MULTILINE
+)
 _THROWS = re.compile(r"^ {4}\S[^;{}\n]*\)( throws \w*(?:IO|Execute|Decoder|Encoder|Parse)Exception) \{", re.MULTILINE)
 _RETURN = re.compile(r"^ {8}return [^;\n]+;\n(?=    \}\n)", re.MULTILINE)
 _LOCAL = re.compile(r"^ {8,12}(?:final )?(String|StringBuilder|StringBuffer|boolean)( \w+ = )", re.MULTILINE)
@@ -106,7 +108,9 @@ def _is_called(tree: Path, path: str, name: str) -> bool:
     return any(f".{name}(" in file.read_text("utf-8", errors="replace") for file in others)
 
 
-def _edit(operator: str, error_class: ErrorClass, path: str, text: str, span: tuple[int, int], new: str) -> SettingsEdit:
+def _edit(
+    operator: str, error_class: ErrorClass, path: str, text: str, span: tuple[int, int], new: str
+) -> SettingsEdit:
     """Return ``text`` with ``new`` in the place of ``span``; the recipe names line, operator and what is new."""
     line = text.count("\n", 0, span[0]) + 1
     column = span[0] - text.rfind("\n", 0, span[0])

@@ -185,7 +185,7 @@ class JavaPackage(Package):
         weak = [version for version, pin in self.sdists.items() if not pin.startswith("debian-")]
         if weak or self.releases or self.aged or self.requirements or self.plugins:
             raise ValueError(
-                f"{self.name}: a [[java]] entry has no releases, aged, requirements or plugins, and pins like debian-..."
+                f"{self.name}: a [[java]] entry has no releases, aged, requirements, plugins, and pins like debian-..."
             )
         return self
 

@@ -29,7 +29,7 @@ JAVA_TOOLS = (
     "openjdk-17-jdk-headless", "maven", "libmaven-compiler-plugin-java", "libmaven-resources-plugin-java",
     "junit4", "junit5", "libhamcrest-java",
 )  # fmt: skip
-"""What builds of Java need, with Debian's Maven repository for what they depend on."""
+"""Needs of Java builds, with Debian's Maven repository for what they depend on."""
 _TIMEOUT_S = 600.0
 _DEPENDS = (
     "depends", "--recurse", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks", "--no-replaces",
@@ -94,7 +94,7 @@ def install_debs(place: Path, debs: Sequence[Deb]) -> None:
     for pattern in _UNUSED:
         for path in place.glob(pattern):
             shutil.rmtree(path)
-    _make_links_relative(place)
+    make_links_relative(place)
 
 
 def add_toolchain(place: Path, debs: Sequence[Deb], store: "LayerStore") -> None:
@@ -111,7 +111,8 @@ def add_toolchain(place: Path, debs: Sequence[Deb], store: "LayerStore") -> None
         target.chmod(0o755)
 
 
-def _make_links_relative(place: Path) -> None:
+def make_links_relative(place: Path) -> None:
+    """Lead the absolute links below ``place`` to where they lead in a system that has its root there."""
     for path in (Path(folder) / name for folder, folders, files in os.walk(place) for name in (*folders, *files)):
         if path.is_symlink() and (target := os.readlink(path)).startswith("/"):
             path.unlink()
@@ -124,18 +125,18 @@ class DebianArchive:
     def fetch(self, sdist: Sdist, folder: Path) -> Path:
         """Download the upstream archive of ``sdist`` into ``folder`` and verify it (see `SdistIndex.fetch`)."""
         folder.mkdir(parents=True, exist_ok=True)
-        lists = folder / "lists"
+        own = folder / "apt"
         try:
-            options = _source_options(lists)
-            _apt("apt-get", [*options, "update", "-q"], folder)
-            _apt("apt-get", [*options, "source", "-q", "--download-only", f"{sdist.name}={sdist.version}"], folder)
+            options = _source_options(own)
+            _apt("apt-get", [*options, "-q", "update"], folder)
+            _apt("apt-get", [*options, "-q", "source", "--download-only", f"{sdist.name}={sdist.version}"], folder)
         finally:
-            shutil.rmtree(lists, ignore_errors=True)
+            shutil.rmtree(own, ignore_errors=True)
         path = next(folder.glob("*.orig.tar.*[!c]"), None)
         got = sha256_of(path) if path else "nothing"
         if path is None or f"debian-{got}" != sdist.sha256:
             raise PackageNotFoundError(
-                f"apt serves {sdist.name}={sdist.version} as {got}, the catalogue pins {sdist.sha256}; correct the entry"
+                f"apt serves {sdist.name}={sdist.version} as {got}, the catalogue pins {sdist.sha256}; correct it"
             )
         for other in folder.iterdir():
             if other != path:
@@ -143,18 +144,25 @@ class DebianArchive:
         return path
 
 
-def _source_options(lists: Path) -> list[str]:
-    """Return apt's options for lists of its own, with the sources of each binary entry of the user's."""
+def _source_options(own: Path) -> list[str]:
+    """Return apt's options for lists below ``own``, with the sources of each binary entry of the user's."""
+    lists, parts = own / "lists", own / "parts"  # apt removes what it does not know from its lists
     (lists / "partial").mkdir(parents=True)
+    parts.mkdir()
     entries: list[str] = []
     for path in (Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*"))):
-        if path.suffix in (".list", ".sources") and path.is_file() and "debian" in (text := path.read_text()).lower():
-            entries += [re.sub(r"^deb ", "deb-src ", line) for line in text.splitlines() if line.startswith("deb ")]
-            if path.suffix == ".sources":
-                (lists / path.name).write_text(re.sub(r"^Types:.*$", "Types: deb-src", text, flags=re.MULTILINE))
-    (lists / "own.list").write_text("\n".join(entries) + "\n")
+        if path.suffix not in (".list", ".sources") or not path.is_file():
+            continue
+        text = path.read_text(encoding="utf-8")
+        if "/debian" not in text:  # of another archive
+            continue
+        entries += [re.sub(r"^deb ", "deb-src ", line) for line in text.splitlines() if line.startswith("deb ")]
+        if path.suffix == ".sources":
+            sources = re.sub(r"^Types:.*$", "Types: deb-src", text, flags=re.MULTILINE)
+            (parts / path.name).write_text(sources, encoding="utf-8")
+    (parts / "own.list").write_text("\n".join(entries) + "\n", encoding="utf-8")
     settings = {
-        "Dir::Etc::sourcelist": "-", "Dir::Etc::sourceparts": lists, "Dir::State::lists": lists,
+        "Dir::Etc::sourcelist": parts / "none.list", "Dir::Etc::sourceparts": parts, "Dir::State::lists": lists,
         "APT::Sandbox::User": "root",
     }  # fmt: skip
     return [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
@@ -171,7 +179,8 @@ def _apt(program: str, arguments: Sequence[str], cwd: Path | None = None) -> str
         return done.stdout
     detail = " ".join(done.stderr.split())[:600]
     kind = PackageNotFoundError if any(text in detail for text in _KNOWN_MISSES) else IndexUnavailableError
-    raise kind(f"{program} {arguments[0]} failed: {detail}")
+    what = next((part for part in arguments if part in ("download", "source", "update", "depends", "show")), "")
+    raise kind(f"{program} {what} failed: {detail}")
 
 
 def debs_digest(debs: Sequence[Deb]) -> str:
