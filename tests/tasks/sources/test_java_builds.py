@@ -76,6 +76,7 @@ async def test_a_wrong_version_and_a_missing_import_become_certified_tasks(
     package, store = project
     run = await JavaRun.set_up(package, BuildContext(store, backend, TasksConfig(num_certificate_runs=1), quota=2))
     assert not isinstance(run, Drop), run
+    assert await run.check_gold() is None
     assert '"org/example/Sum.class"' in run.pinned_files["repairgym_java/expected.json"]
     chosen = [
         next(edit for edit in find_java_breaks(run.spec.tree, path) if edit.operator == operator)

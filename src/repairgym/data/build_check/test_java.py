@@ -57,7 +57,7 @@ def names(folder: Path) -> list[str]:
 
 
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A program of the toolchain; small heaps start fastest."""
+    """A program of the toolchain."""
     return subprocess.run([str(PROGRAMS / program), *arguments], cwd=TREE, capture_output=True, text=True)
 
 
@@ -73,14 +73,13 @@ def test_all_classes_are_made() -> None:
 def test_the_suite_passes() -> None:
     classes, place = built(), tempfile.mkdtemp()
     path = ":".join([str(classes), *JARS])
-    encoding = ("-encoding", EXPECTED["encoding"], "-nowarn", "-proc:none", "-J-XX:TieredStopAtLevel=1")
+    encoding = ("-encoding", EXPECTED["encoding"], "-nowarn", "-proc:none")
     sources = [f"src/test/java/{name}" for name in EXPECTED["suite"]]
     done = run("javac", *encoding, "-cp", path, "-sourcepath", "src/test/java", "-d", place, *sources)
     assert done.returncode == 0, first_error("\n".join(f"[ERROR] {line}" for line in done.stderr.splitlines()))
     suite = [name.removesuffix(".java").replace("/", ".") for name in EXPECTED["suite"]]
-    options = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m")
     resources = str(TREE / "src/test/resources")
-    done = run("java", *options, "-cp", f"{path}:{place}:{resources}", "org.junit.runner.JUnitCore", *suite)
+    done = run("java", "-cp", f"{path}:{place}:{resources}", "org.junit.runner.JUnitCore", *suite)
     lines = done.stdout.splitlines()
     failed = [line for line in lines if line[:1].isdigit() and ") " in line]
     assert done.returncode == 0, failed[0] if failed else "the suite did not run"

@@ -5,6 +5,7 @@ that it works without a network; the settings are written from the entry alone.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -35,7 +36,7 @@ def project_files(package: JavaPackage, tree: Path) -> dict[str, str]:
     return {POM: pom(package), JAVA_TEST: check_text(JAVA_TEST), JAVA_EXPECTED: expected_text(expected)}
 
 
-def expected_text(expected: dict[str, object]) -> str:
+def expected_text(expected: Mapping[str, object]) -> str:
     """Return the text of `JAVA_EXPECTED`."""
     return json.dumps(expected, indent=1, sort_keys=True) + "\n"
 

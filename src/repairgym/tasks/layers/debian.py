@@ -52,8 +52,8 @@ class Deb(NamedTuple):
 
 def read_debs(part: str) -> tuple[Deb, ...]:
     """Read the lines after `DEBIAN_HEAD`: ``name=version --hash=sha256:...``."""
-    lines = (line.split(" --hash=sha256:") for line in part.splitlines() if line)
-    return tuple(Deb(*pin.split("=", 1), digest) for pin, digest in lines)
+    matches = (re.fullmatch(r"([^=]+)=(\S+) --hash=sha256:(\w+)", line) for line in part.splitlines())
+    return tuple(Deb(*match.group(1, 2, 3)) for match in matches if match)
 
 
 def resolve_debs(names: Sequence[str]) -> str:

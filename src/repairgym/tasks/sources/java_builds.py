@@ -35,6 +35,9 @@ async def make_java_builds(package: JavaPackage, context: BuildContext) -> Sourc
     if isinstance(run, Drop):
         result.add(run)
         return result
+    if drop := await run.check_gold():
+        result.add(drop)
+        return result
     edits = run.edits()
     result.funnel["edits"] += len(edits)
     for edit in edits[: context.config.breakages.num_tries]:
@@ -56,7 +59,7 @@ class JavaRun:
     """The library with its settings and the check of its build."""
     pinned_files: dict[str, str]
     gold_runs: list[TestRun] = field(default_factory=list)
-    """Builds of the library itself, made for the first edit that needs them."""
+    """Builds of the library itself (`check_gold`)."""
 
     @classmethod
     async def set_up(cls, package: JavaPackage, context: BuildContext) -> Self | Drop:
@@ -100,15 +103,24 @@ class JavaRun:
         request = self.context.request(self.package, (JAVA_TEST,), bound)
         return request.model_copy(update={"test_timeout_s": bound})
 
+    async def check_gold(self) -> Drop | None:
+        """Make the gold runs; return the reason of a drop if a test of theirs does not pass."""
+        num_runs = self.context.config.num_certificate_runs
+        self.gold_runs.extend(await run_times(self.context.backend, self.spec, self._request(), num_runs))
+        if self.test_ids and all(run.passes(self.test_ids) for run in self.gold_runs):
+            return None
+        return Drop("suite_fails", f"{self.package.name}\n{self.gold_runs[0].output_tail}")
+
+    @property
+    def test_ids(self) -> tuple[str, ...]:
+        """Tests of the check."""
+        return tuple(test_id for test_id in self.gold_runs[0].results if "::" in test_id)
+
     async def try_edit(self, edit: SettingsEdit) -> Task | Drop:
-        """Return the task of an edit, or the reason of its drop."""
+        """Return the task of an edit, or the reason of its drop; `check_gold` ran before."""
         broken = self.spec.model_copy(update={"files": {edit.path: edit.text}})
         backend, request, num_runs = self.context.backend, self._request(), self.context.config.num_certificate_runs
-        if not self.gold_runs:
-            self.gold_runs.extend(await run_times(backend, self.spec, request, num_runs))
-        test_ids = tuple(test_id for test_id in self.gold_runs[0].results if "::" in test_id)
-        if not test_ids or not all(run.passes(test_ids) for run in self.gold_runs):
-            return Drop("suite_fails", f"{self.package.name}\n{self.gold_runs[0].output_tail}")
+        test_ids = self.test_ids
         first = await run_fresh(backend, broken, request)
         if first.is_timed_out:
             return Drop("timed_out", f"{edit.recipe}\n{first.output_tail}")
