@@ -33,7 +33,7 @@ from repairgym.records import SourceKind, Split
 from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.build.build_steps import with_build_steps
 from repairgym.tasks.build.validation import tool_versions
-from repairgym.tasks.layers.catalogue import Package, Repository, catalogue_digest, load_catalogue
+from repairgym.tasks.layers.catalogue import JavaPackage, Package, Repository, catalogue_digest, load_catalogue
 from repairgym.tasks.layers.environments import lock_of
 from repairgym.tasks.layers.repositories import GitRepository, snapshot_package
 from repairgym.tasks.layers.store import LayerStore
@@ -104,7 +104,8 @@ def plan(config: TasksConfig, layers: LayerStore | None = None) -> list[Job]:
     jobs: list[Job] = []
     if "mutations" in config.sources:
         names = {package.name for package in (*catalogue.package, *catalogue.npm)}
-        mutated = [*packages, *(snapshot_package(r, store) for r in repositories if r.name not in names)]
+        suited = [package for package in packages if not isinstance(package, JavaPackage)]
+        mutated = [*suited, *(snapshot_package(r, store) for r in repositories if r.name not in names)]
         quotas = spread(mutated, config.limits, config.mutations.num_per_package)
         jobs += [Job("mutations", package, quotas[package.name]) for package in mutated if quotas[package.name]]
     if "releases" in config.sources:

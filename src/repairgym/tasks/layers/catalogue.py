@@ -158,6 +158,38 @@ class NpmPackage(Package):
         return self
 
 
+JAVA_REQUIREMENTS = ("java",)
+"""Stand for the toolchain of Java in place of requirements."""
+
+
+class JavaPackage(Package):
+    """A Java library of Debian's archive; `sdists` has the SHA-256 of its upstream archive after ``debian-``.
+
+    ``name`` and the versions are those of the source package. Its builds are tasks (source `breakages`): the settings
+    files are written from this entry, because the project's own name plugins that Debian does not have.
+    """
+
+    group: str
+    artifact: str
+    sources: tuple[str, ...] = ("src/main/java/**/*.java",)
+    tests: tuple[str, ...] = ("src/test/java/**/*Test.java",)
+    """JUnit 4 classes that run on what a build made."""
+    dependencies: tuple[str, ...] = ()
+    """``group:artifact:version`` of the toolchain's Maven repository, beyond JUnit."""
+    level: int = 8
+    """Version of the language."""
+    encoding: str = "UTF-8"
+
+    @model_validator(mode="after")
+    def _fits_debian(self) -> Self:
+        weak = [version for version, pin in self.sdists.items() if not pin.startswith("debian-")]
+        if weak or self.releases or self.aged or self.requirements or self.plugins:
+            raise ValueError(
+                f"{self.name}: a [[java]] entry has no releases, aged, requirements, plugins, and pins like debian-..."
+            )
+        return self
+
+
 CHANGELOGS = ("CHANGE*", "HISTORY*", "NEWS*", "docs/change*", "docs/history*")
 """Patterns of files that tell what a commit changes."""
 
@@ -185,13 +217,14 @@ class Catalogue(Record):
 
     package: tuple[Package, ...] = ()
     npm: tuple[NpmPackage, ...] = ()
+    java: tuple[JavaPackage, ...] = ()
     repository: tuple[Repository, ...] = ()
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
-        if not self.package and not self.repository and not self.npm:
-            raise ValueError("it lists neither [[package]] nor [[npm]] nor [[repository]]")
-        for projects in ((*self.package, *self.npm), self.repository):
+        if not any((self.package, self.npm, self.java, self.repository)):
+            raise ValueError("it lists neither [[package]] nor [[npm]] nor [[java]] nor [[repository]]")
+        for projects in ((*self.package, *self.npm, *self.java), self.repository):
             names = [project.name for project in projects]
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
@@ -204,14 +237,14 @@ class Catalogue(Record):
 
     def select(self, names: tuple[str, ...] = ()) -> tuple[Package, ...]:
         """Return the named packages (all for no names); InputError for a name that is not in the catalogue."""
-        return self._select((*self.package, *self.npm), names)
+        return self._select((*self.package, *self.npm, *self.java), names)
 
     def select_repositories(self, names: tuple[str, ...] = ()) -> tuple[Repository, ...]:
         """Return the named repositories (all for no names); InputError for a name that is not in the catalogue."""
         return self._select(self.repository, names)
 
     def _select(self, projects: tuple[ProjectT, ...], names: tuple[str, ...]) -> tuple[ProjectT, ...]:
-        known = {project.name for project in (*self.package, *self.npm, *self.repository)}
+        known = {project.name for project in (*self.package, *self.npm, *self.java, *self.repository)}
         unknown = [name for name in names if name not in known]
         if unknown:
             raise InputError(f"no package {', '.join(unknown)} in the catalogue; it holds {', '.join(sorted(known))}")
@@ -220,7 +253,8 @@ class Catalogue(Record):
     def requirement_sets(self) -> tuple[tuple[str, ...], ...]:
         """Return the distinct test requirements: one environment each."""
         projects = (*self.package, *self.repository)
-        return tuple(sorted({tuple(sorted(project.requirements)) for project in projects}))
+        sets = {tuple(sorted(project.requirements)) for project in projects}
+        return tuple(sorted(sets | ({JAVA_REQUIREMENTS} if self.java else set())))
 
 
 def shipped_path(path: Path) -> Path:

@@ -30,7 +30,8 @@ from uv import find_uv_bin
 
 from repairgym.errors import DiskFullError, IndexUnavailableError, PackageNotFoundError, TaskError
 from repairgym.records import Environment
-from repairgym.tasks.layers.catalogue import NpmPackage, Project, shipped_path
+from repairgym.tasks.layers.catalogue import JAVA_REQUIREMENTS, JavaPackage, NpmPackage, Project, shipped_path
+from repairgym.tasks.layers.debian import DEBIAN_HEAD, JAVA_TOOLS, add_toolchain, read_debs, resolve_debs
 from repairgym.tasks.layers.npm_locks import install_npm_lock, is_npm_lock, read_npm_lock
 from repairgym.tasks.layers.package_index import index_settings
 from repairgym.tasks.layers.store import LayerStore
@@ -73,6 +74,8 @@ def lock_of(project: Project, folder: str = "") -> str:
     """Read the lock of ``project`` in ``folder`` (default: the shipped ones); TaskError for a missing one."""
     if isinstance(project, NpmPackage):
         return read_npm_lock(project.name, folder)
+    if isinstance(project, JavaPackage):
+        return read_lock(JAVA_REQUIREMENTS, folder)
     return read_lock(project.requirements, folder)
 
 
@@ -96,11 +99,13 @@ def requirement_name(requirement: str) -> str:
 
 
 def resolve_lock(requirements: tuple[str, ...], exclude_newer: str = "") -> str:
-    """Resolve pytest and ``requirements`` to a lock with hashes.
+    """Resolve pytest and ``requirements`` to a lock with hashes; `JAVA_REQUIREMENTS` stand for the toolchain of Java.
 
     Uploads after ``exclude_newer`` (RFC 3339) are ignored, except for `RUNNER_PACKAGES`; an index without upload times
     then has no versions.
     """
+    if requirements == JAVA_REQUIREMENTS:
+        return resolve_lock((), exclude_newer) + resolve_debs(JAVA_TOOLS)
     argv = ["pip", "compile", "-", "--universal", "--python-version", OLDEST_PYTHON, "--generate-hashes"]
     argv += ["--no-header", "--no-annotate", "--quiet", "--only-binary", ":all:", *index_arguments()]
     if exclude_newer:
@@ -193,6 +198,7 @@ def _install(place: Path, lock: str, store: LayerStore, plain: Path | None) -> N
     if is_npm_lock(lock):
         install_npm_lock(place, lock, store, _make_python)
         return
+    lock, _, debian = lock.partition(DEBIAN_HEAD)
     main, _, wheelhouse = lock.partition(WHEELHOUSE_HEAD)
     python = place / "bin" / "python"
     if plain:
@@ -204,6 +210,8 @@ def _install(place: Path, lock: str, store: LayerStore, plain: Path | None) -> N
     for part in re.split(r"^(?=[A-Za-z0-9])", wheelhouse, flags=re.MULTILINE)[1:]:
         folder = place / "wheelhouse" / part.split()[0].replace("==", "-")
         shutil.copytree(_wheelhouse_layer(store, part, python), folder, copy_function=os.link)
+    if debian:
+        add_toolchain(place, read_debs(debian), store)
 
 
 def _make_python(place: Path) -> None:

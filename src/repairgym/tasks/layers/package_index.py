@@ -37,17 +37,22 @@ class Sdist(Record):
     name: str
     version: str
     sha256: str
-    """SHA-256 (hex); of an archive of npm its integrity (``sha512-...``)."""
+    """SHA-256 (hex), of Debian's archive after ``debian-``; of an archive of npm its integrity (``sha512-...``)."""
 
     @property
     def key(self) -> str:
         """Name of its folder in the layer store."""
-        return hashlib.sha256(self.sha256.encode()).hexdigest() if self.is_npm else self.sha256
+        return hashlib.sha256(self.sha256.encode()).hexdigest() if self.is_npm or self.is_debian else self.sha256
 
     @property
     def is_npm(self) -> bool:
         """True when it comes from an npm registry."""
         return self.sha256.startswith("sha512-")
+
+    @property
+    def is_debian(self) -> bool:
+        """True when it is the upstream archive of a source package of Debian."""
+        return self.sha256.startswith("debian-")
 
 
 class IndexSettings(NamedTuple):

@@ -6,7 +6,7 @@ Reads pinned sdists and locks. Makes folders under ``$REPAIRGYM_CACHE`` (default
     trees/<digest>/            the unpacked sdist with `.dist/NAME-VERSION.dist-info/METADATA` added
     environments/<digest>/     a relocatable virtual environment (see `environments`)
     wheelhouses/<digest>/      one distribution, for environments with a wheelhouse (see `environments`)
-    toolchains/<digest>/       node, for environments with a lock of npm (`npm_locks`)
+    toolchains/<digest>/       node, for environments with a lock of npm (`npm_locks`); JDK, Maven and Gradle (`debian`)
     wheels/<digest>/           the wheel of a release that has none (`imported/environments`)
     models/<digest>/           weights or a tokenizer that a cluster's driver sent (`bridges/ray`)
     trials/<digest>/           one run of a suite by `repairgym tasks add` (`adding/trial`)
@@ -37,6 +37,7 @@ from pathlib import Path
 from repairgym.config.sandbox import LayersConfig
 from repairgym.errors import IndexUnavailableError, InputError, disk_full_as_repairgym_error
 from repairgym.tasks.layers import gc
+from repairgym.tasks.layers.debian import DebianArchive
 from repairgym.tasks.layers.inventory import write_manifest
 from repairgym.tasks.layers.metadata import write_metadata
 from repairgym.tasks.layers.npm_registry import NpmRegistry
@@ -153,6 +154,8 @@ class LayerStore:
     def _index_of(self, sdist: Sdist) -> SdistIndex:
         if self._index is None and sdist.is_npm:
             return NpmRegistry()
+        if self._index is None and sdist.is_debian:
+            return DebianArchive()
         self._index = self._index or PackageIndex()
         return self._index
 

@@ -32,11 +32,12 @@ from repairgym.tasks.build.wheel_check import (
     check_text,
     is_wheel_check,
 )
+from repairgym.tasks.java.project import JAVA_TEST, is_java_check, with_java_check
 from repairgym.tasks.layers.atomic_write import written_whole
-from repairgym.tasks.layers.catalogue import NpmPackage, Package, shipped_path
+from repairgym.tasks.layers.catalogue import JavaPackage, NpmPackage, Package, shipped_path
 
 DIGEST_CHARS = 32
-_SHIPPED_CHECKS = {BUILD_TEST, DEPENDENCY_TEST, RELEASE_TEST}
+_SHIPPED_CHECKS = {BUILD_TEST, DEPENDENCY_TEST, RELEASE_TEST, JAVA_TEST}
 """Pinned files that come with this package."""
 
 
@@ -168,7 +169,8 @@ class TaskManifest:
         try:
             head, shared, *lines = path.read_text(encoding="utf-8").splitlines()
             entries = [TaskEntry.model_validate_json(line) for line in lines if line]
-            kind = NpmPackage if "runner" in json.loads(head) else Package
+            fields = json.loads(head)
+            kind = NpmPackage if "runner" in fields else JavaPackage if "group" in fields else Package
             content = PackageEntries(kind.model_validate_json(head), SharedParts.model_validate_json(shared))
         except (OSError, ValueError) as error:
             text = f"{path} is no part of a task manifest: {error}; restore it from its repository"
@@ -227,6 +229,8 @@ class TaskManifest:
     def with_deadlines(self, task: Task) -> Task:
         """Return ``task`` with the deadlines of this manifest."""
         bounds = self.settings
+        if is_java_check(task.fail_to_pass):
+            return with_java_check(task, bounds.max_build_s)
         if is_wheel_check(task.fail_to_pass):
             return task.model_copy(update={"test_timeout_s": bounds.max_build_s, "timeout_s": bounds.max_build_s})
         return task.model_copy(update={"test_timeout_s": bounds.test_timeout_s, "timeout_s": bounds.timeout_s})

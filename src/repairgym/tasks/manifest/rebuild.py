@@ -18,6 +18,8 @@ from repairgym.tasks.build.assembly import Bug, Visibility, assemble, read_text,
 from repairgym.tasks.build.build_tasks import skip_reason
 from repairgym.tasks.build.test_files import file_of, function_id, held_in
 from repairgym.tasks.build.wheel_check import is_wheel_check
+from repairgym.tasks.java.breaks import find_java_breaks
+from repairgym.tasks.java.project import is_java_check
 from repairgym.tasks.layers.environments import describe_environment
 from repairgym.tasks.layers.store import LayerStore, tree_digest, tree_with_files
 from repairgym.tasks.manifest.manifest import (
@@ -151,7 +153,7 @@ class Rebuilder:
             tuple(tests[number] for number in parse_ranges(text))
             for text in (entry.fail, entry.keep, entry.visible, entry.shown)
         )
-        is_build = is_wheel_check(failing)
+        is_build = is_wheel_check(failing) or is_java_check(failing)
         generated = frozenset() if is_build else frozenset(pinned)
         first = tuple(i for i in failing if i not in shown and file_of(i) not in generated and _can_hide(i, tree))
         edit = self._edit(entry, tree)
@@ -270,7 +272,8 @@ def _split(recipe: str, edits: Mapping[str, Mutation]) -> tuple[Mutation, ...]:
 def _settings(entry: TaskEntry, tree: Path) -> _Edit:
     path, recipe = entry.recipe.split(" ", 1)
     text = read_text(tree / path)
-    for edit in find_breaks(path, text):
+    is_java = entry.labels.get("language") == "java"
+    for edit in find_java_breaks(tree, path) if is_java else find_breaks(path, text):
         if edit.recipe == recipe:
             return _Edit({path: edit.text}, {path: text})
     raise _unknown(entry)

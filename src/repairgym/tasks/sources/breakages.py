@@ -20,7 +20,7 @@ from repairgym.tasks.build.assembly import Bug, choose_visible, read_text, sdist
 from repairgym.tasks.build.release_facts import is_told, plain_metadata
 from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
 from repairgym.tasks.build.wheel_check import BUILD_TEST, EXPECTED_FILE, RELEASE_TEST, SEALED_FILE, check_text
-from repairgym.tasks.layers.catalogue import Package
+from repairgym.tasks.layers.catalogue import JavaPackage, Package
 from repairgym.tasks.layers.environments import without_package
 from repairgym.tasks.layers.store import tree_with_files
 from repairgym.tasks.mutation.mutants import shuffled_turns
@@ -31,6 +31,7 @@ from repairgym.tasks.sources.adaptations import Adaptation
 from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult
 from repairgym.tasks.sources.build_checks import build_request, build_task
 from repairgym.tasks.sources.dependencies import aged_task
+from repairgym.tasks.sources.java_builds import make_java_builds
 
 BUILD_REQUIREMENTS = ("flit-core<4", "hatch-vcs", "hatchling", "poetry-core", "setuptools", "setuptools-scm", "wheel")
 """Build back ends of the environment in which wheels are built."""
@@ -38,6 +39,8 @@ BUILD_REQUIREMENTS = ("flit-core<4", "hatch-vcs", "hatchling", "poetry-core", "s
 
 async def make_breakages(package: Package, context: BuildContext) -> SourceResult:
     """Make `breakages` tasks (see `TaskSource`)."""
+    if isinstance(package, JavaPackage):
+        return await make_java_builds(package, context)
     result = SourceResult()
     if context.part == 0:
         await _break_settings(package, context, result)

@@ -1,0 +1,90 @@
+"""Builds a Java library with Maven, looks at the classes, and runs its tests on them.
+
+``expected.json`` beside this file names the classes of a good build, and the JUnit classes of the suite. The suite is
+compiled here from the test sources and not taken from the build, whose settings may leave it out.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TREE = HERE.parent
+EXPECTED = json.loads((HERE / "expected.json").read_text(encoding="utf-8"))
+PROGRAMS = Path(sys.prefix) / "bin"
+JARS = [str(Path(sys.prefix) / "toolchain/usr/share/java" / name) for name in ("junit4.jar", "hamcrest-all.jar")]
+MADE: list[Path | str] = []
+"""The folder of the classes, or why there is none; one build for all tests."""
+
+
+def first_error(log: str) -> str:
+    """The line of a log that says most: a place in a source, or the first error."""
+    lines = [line.partition("[ERROR] ")[2].strip() for line in log.splitlines() if "[ERROR] " in line]
+    places = [line.replace(f"{TREE}/", "") for line in lines if ".java:[" in line]
+    told = [line for line in lines if line and not line.startswith(("COMPILATION ERROR", "---"))]
+    return (places or told or log.strip().splitlines()[-1:] or ["the build printed nothing"])[0]
+
+
+def built() -> Path:
+    """Copy of the folder of the classes of the one build."""
+    if not MADE:
+        shutil.rmtree(TREE / "target", ignore_errors=True)
+        done = subprocess.run([str(PROGRAMS / "mvn"), "test-compile"], cwd=TREE, capture_output=True, text=True)
+        sys.stdout.write(done.stdout + done.stderr)
+        folder, place = TREE / "target" / "classes", Path(tempfile.mkdtemp()) / "classes"
+        if done.returncode != 0:
+            MADE.append(first_error(done.stdout + done.stderr))
+        elif not folder.is_dir():
+            MADE.append("the build made no classes")
+        else:
+            shutil.copytree(folder, place)
+            MADE.append(place)
+    made = MADE[0]
+    if isinstance(made, str):
+        raise AssertionError(made)
+    return made
+
+
+def names(folder: Path) -> list[str]:
+    """Classes below a folder, without those that a compiler numbers."""
+    paths = (path.relative_to(folder).as_posix() for path in folder.rglob("*.class"))
+    return sorted(path for path in paths if not path.rpartition("$")[2].split(".")[0].isdigit())
+
+
+def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A program of the toolchain."""
+    return subprocess.run([str(PROGRAMS / program), *arguments], cwd=TREE, capture_output=True, text=True)
+
+
+def test_the_project_builds() -> None:
+    assert built().is_dir()
+
+
+def test_all_classes_are_made() -> None:
+    missing = sorted(set(EXPECTED["classes"]) - set(names(built())))
+    assert not missing, f"the build made no {missing[0]}"
+
+
+def test_the_suite_passes() -> None:
+    classes, place = built(), tempfile.mkdtemp()
+    path = ":".join([str(classes), *JARS])
+    encoding = ("-encoding", EXPECTED["encoding"], "-nowarn", "-proc:none")
+    sources = [f"src/test/java/{name}" for name in EXPECTED["suite"]]
+    done = run("javac", *encoding, "-cp", path, "-sourcepath", "src/test/java", "-d", place, *sources)
+    assert done.returncode == 0, first_error("\n".join(f"[ERROR] {line}" for line in done.stderr.splitlines()))
+    suite = [name.removesuffix(".java").replace("/", ".") for name in EXPECTED["suite"]]
+    resources = str(TREE / "src/test/resources")
+    done = run("java", "-cp", f"{path}:{place}:{resources}", "org.junit.runner.JUnitCore", *suite)
+    lines = done.stdout.splitlines()
+    failed = [line for line in lines if line[:1].isdigit() and ") " in line]
+    assert done.returncode == 0, failed[0] if failed else "the suite did not run"
+    assert any(line.startswith("OK (") for line in lines), "the suite did not come to its end"
+
+
+if __name__ == "__main__":
+    print("\nclasses " + json.dumps(names(built())))
