@@ -129,7 +129,7 @@ class DebianArchive:
         try:
             options = _source_options(own)
             _apt("apt-get", [*options, "-q", "update"], folder)
-            _apt("apt-get", [*options, "-q", "source", "--download-only", f"{sdist.name}={sdist.version}"], folder)
+            _apt("apt-get", [*options, "-q", "source", "--tar-only", f"{sdist.name}={sdist.version}"], folder)
         finally:
             shutil.rmtree(own, ignore_errors=True)
         path = next(folder.glob("*.orig.tar.*[!c]"), None)
