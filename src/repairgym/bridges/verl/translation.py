@@ -37,6 +37,7 @@ _CARRIED_OUT = (
     "rollout.max_sandboxes",
     "rollout.max_attempts",
     "rollout.max_failures_in_row",
+    "rollout.backoff_s",
     "rollout.engine.max_len_tokens",  # of the embedded engine; with vLLM `check_contexts` says that it has no effect
     "rl.reward",
     "rl.select",
