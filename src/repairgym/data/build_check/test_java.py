@@ -1,7 +1,8 @@
 """Builds a Java library with Maven, looks at the classes, and runs its tests on them.
 
-``expected.json`` beside this file names the classes of a good build, and the JUnit classes of the suite. The suite is
-compiled here from the test sources and not taken from the build, whose settings may leave it out.
+``expected.json`` beside this file names the classes of a good build, the JUnit classes of the suite and the jars that
+they need. The suite is compiled here from the test sources and not taken from the build, whose settings may leave it
+out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ HERE = Path(__file__).resolve().parent
 TREE = HERE.parent
 EXPECTED = json.loads((HERE / "expected.json").read_text(encoding="utf-8"))
 PROGRAMS = Path(sys.prefix) / "bin"
-JARS = [str(Path(sys.prefix) / "toolchain/usr/share/java" / name) for name in ("junit4.jar", "hamcrest-all.jar")]
+SHARE = Path(sys.prefix) / "toolchain/usr/share"
+JARS = [str(SHARE / "java" / name) for name in ("junit4.jar", "hamcrest-all.jar")]
+JARS += [str(SHARE / "maven-repo" / path) for path in EXPECTED["jars"]]
 MADE: list[Path | str] = []
 """The folder of the classes, or why there is none; one build for all tests."""
 

@@ -32,8 +32,15 @@ def is_java_check(test_ids: tuple[str, ...]) -> bool:
 def project_files(package: JavaPackage, tree: Path) -> dict[str, str]:
     """Return relative path -> text of the files over ``tree``, the upstream archive; no classes are expected yet."""
     suite = [path.removeprefix("src/test/java/") for path in package.test_files(tree)]
-    expected = {"encoding": package.encoding, "suite": suite, "classes": []}
+    jars = [_jar(pin) for pin in package.dependencies]
+    expected = {"encoding": package.encoding, "jars": jars, "suite": suite, "classes": []}
     return {POM: pom(package), JAVA_TEST: check_text(JAVA_TEST), JAVA_EXPECTED: expected_text(expected)}
+
+
+def _jar(pin: str) -> str:
+    """Return the place of a dependency in the toolchain's Maven repository."""
+    group, artifact, version = pin.split(":")
+    return f"{group.replace('.', '/')}/{artifact}/{version}/{artifact}-{version}.jar"
 
 
 def expected_text(expected: Mapping[str, object]) -> str:
