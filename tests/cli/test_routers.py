@@ -85,7 +85,7 @@ def test_weights_and_table_decide_what_a_phase_holds(fit, members, tmp_path):
     assert policy_fingerprint(find_policy(str(path), 1.0, EndpointConfig()), RolloutConfig()) != first
     weights = members[0] / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
-    with pytest.raises(InputError, match="are not those it was fitted on"):
+    with pytest.raises(InputError, match="are not those it was made with"):
         find_policy(str(path), 1.0, EndpointConfig())
 
 
