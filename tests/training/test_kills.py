@@ -19,5 +19,5 @@ def test_a_run_killed_twenty_times_ends_like_an_unbroken_one():
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["num_kills"] == 20
+    assert found["runs killed"] == 20
     assert found["num_trajectories"] >= 32  # four iterations of at least two groups of four
