@@ -6,7 +6,7 @@ Reads pinned sdists and locks. Makes folders under ``$REPAIRGYM_CACHE`` (default
     trees/<digest>/            the unpacked sdist with `.dist/NAME-VERSION.dist-info/METADATA` added
     environments/<digest>/     a relocatable virtual environment (see `environments`)
     wheelhouses/<digest>/      one distribution, for environments with a wheelhouse (see `environments`)
-    toolchains/<digest>/       node, for environments with a lock of npm (`npm_locks`); JDK, Maven and Gradle (`debian`)
+    toolchains/<digest>/       node, for environments with a lock of npm (`npm_locks`); JDK and Maven (`debian`)
     wheels/<digest>/           the wheel of a release that has none (`imported/environments`)
     models/<digest>/           weights or a tokenizer that a cluster's driver sent (`bridges/ray`)
     trials/<digest>/           one run of a suite by `repairgym tasks add` (`adding/trial`)

@@ -29,7 +29,7 @@ from repairgym.tasks.mutation.settings_operators import SETTINGS_FILES, Settings
 from repairgym.tasks.sight.build_scan import build_sightings
 from repairgym.tasks.sources.adaptations import Adaptation
 from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult
-from repairgym.tasks.sources.build_checks import build_request, build_task
+from repairgym.tasks.sources.build_checks import build_request, build_task, first_build, try_edits
 from repairgym.tasks.sources.dependencies import aged_task
 from repairgym.tasks.sources.java_builds import make_java_builds
 
@@ -59,13 +59,7 @@ async def _break_settings(package: Package, context: BuildContext, result: Sourc
     if isinstance(breakage_run, Drop):
         result.add(breakage_run)
         return
-    edits = breakage_run.edits()
-    result.funnel["edits"] += len(edits)
-    for edit in edits[: context.config.breakages.num_tries]:
-        if len(result.tasks) >= context.quota:
-            break
-        result.funnel["edits_run"] += 1
-        result.add(await breakage_run.try_edit(edit))
+    await try_edits(breakage_run.edits(), breakage_run.try_edit, context, result)
 
 
 @dataclass(frozen=True)
@@ -90,15 +84,10 @@ class BreakageRun:
         environment, spec = context.pinned_tree(lock, tree_with_files(store, sdist, files))
         folder = without_package(store, spec.environment, package.name, package.source_paths)
         spec = spec.model_copy(update={"environment": folder})
-        sandbox = await context.backend.create(spec)
-        try:
-            done = await sandbox.exec(("python", RELEASE_TEST), timeout_s=context.config.breakages.max_build_s)
-        finally:
-            await sandbox.close()
-        if done.exit_status != 0:
-            output = (done.stdout + done.stderr).decode(errors="replace")
-            return Drop("does_not_build", f"{package.name} {package.version}\n{output}")
-        told = json.loads(done.stdout.decode().rpartition("\nwheel ")[2])
+        printed = await first_build(package, context, spec, RELEASE_TEST)
+        if isinstance(printed, Drop):
+            return printed
+        told = json.loads(printed.rpartition("\nwheel ")[2])
         texts = (json.dumps(part, indent=1, sort_keys=True) + "\n" for part in told)
         files |= dict(zip((EXPECTED_FILE, SEALED_FILE), texts, strict=True))
         spec = spec.model_copy(update={"tree": tree_with_files(store, sdist, files)})

@@ -1,20 +1,52 @@
-"""Tasks whose tests check a built wheel (`wheel_check`).
+"""Tasks whose tests check a build: that of a wheel (`wheel_check`) or of a Java library (`java/project`).
 
-Makes requests and tasks. Guarantees: the pinned tree holds the check, and grading restores every file of it.
+Makes requests, first builds and tasks. Guarantees: the pinned tree holds the check, and grading restores every file of
+it.
 """
 
 import json
 import random
+from collections.abc import Awaitable, Callable, Sequence
 
 from repairgym.records import Task, TestRequest
+from repairgym.sandbox.base import SandboxSpec
 from repairgym.tasks.build.assembly import Bug, assemble, build_issue
 from repairgym.tasks.build.release_facts import check_files
 from repairgym.tasks.build.validation import Evidence
 from repairgym.tasks.build.wheel_check import DEPENDENCY_TEST, SUITE_FILE
 from repairgym.tasks.layers.catalogue import Package
-from repairgym.tasks.sources.base import BuildContext
+from repairgym.tasks.mutation.settings_operators import SettingsEdit
+from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult
 
 WHEEL_TEST = f"{DEPENDENCY_TEST}::test_a_wheel_can_be_built"
+
+
+async def first_build(package: Package, context: BuildContext, spec: SandboxSpec, path: str) -> str | Drop:
+    """Return what the check ``path`` prints when it is run as a program; the reason of a drop if the build fails."""
+    sandbox = await context.backend.create(spec)
+    try:
+        done = await sandbox.exec(("python", path), timeout_s=context.config.breakages.max_build_s)
+    finally:
+        await sandbox.close()
+    if done.exit_status != 0:
+        output = (done.stdout + done.stderr).decode(errors="replace")
+        return Drop("does_not_build", f"{package.name} {package.version}\n{output}")
+    return done.stdout.decode()
+
+
+async def try_edits(
+    edits: Sequence[SettingsEdit],
+    try_edit: Callable[[SettingsEdit], Awaitable[Task | Drop]],
+    context: BuildContext,
+    result: SourceResult,
+) -> None:
+    """Add the outcomes of edits to ``result``, until there are tasks enough or ``breakages.num_tries`` are used up."""
+    result.funnel["edits"] += len(edits)
+    for edit in edits[: context.config.breakages.num_tries]:
+        if len(result.tasks) >= context.quota:
+            break
+        result.funnel["edits_run"] += 1
+        result.add(await try_edit(edit))
 
 
 def build_request(package: Package, context: BuildContext, path: str) -> TestRequest:

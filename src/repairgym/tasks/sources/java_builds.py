@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from repairgym.errors import TaskError
-from repairgym.records import Environment, Task, TestRequest, TestRun
+from repairgym.records import Environment, Task, TestRun
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.tasks.build.assembly import Bug, Visibility, assemble, first_line, read_text, sdist_provenance
 from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
@@ -24,6 +24,7 @@ from repairgym.tasks.layers.store import tree_with_files
 from repairgym.tasks.mutation.mutants import shuffled_turns
 from repairgym.tasks.mutation.settings_operators import SettingsEdit
 from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult
+from repairgym.tasks.sources.build_checks import build_request, first_build, try_edits
 
 BUILD_TEST = f"{JAVA_TEST}::test_the_project_builds"
 
@@ -38,13 +39,7 @@ async def make_java_builds(package: JavaPackage, context: BuildContext) -> Sourc
     if drop := await run.check_gold():
         result.add(drop)
         return result
-    edits = run.edits()
-    result.funnel["edits"] += len(edits)
-    for edit in edits[: context.config.breakages.num_tries]:
-        if len(result.tasks) >= context.quota:
-            break
-        result.funnel["edits_run"] += 1
-        result.add(await run.try_edit(edit))
+    await try_edits(run.edits(), run.try_edit, context, result)
     return result
 
 
@@ -68,15 +63,10 @@ class JavaRun:
         files = project_files(package, context.store.tree(sdist))
         environment, spec = context.pinned(package)
         spec = spec.model_copy(update={"tree": tree_with_files(context.store, sdist, files)})
-        sandbox = await context.backend.create(spec)
-        try:
-            done = await sandbox.exec(("python", JAVA_TEST), timeout_s=context.config.breakages.max_build_s)
-        finally:
-            await sandbox.close()
-        if done.exit_status != 0:
-            output = (done.stdout + done.stderr).decode(errors="replace")
-            return Drop("does_not_build", f"{package.name} {package.version}\n{output}")
-        classes = json.loads(done.stdout.decode().rpartition("\nclasses ")[2])
+        printed = await first_build(package, context, spec, JAVA_TEST)
+        if isinstance(printed, Drop):
+            return printed
+        classes = json.loads(printed.rpartition("\nclasses ")[2])
         files[JAVA_EXPECTED] = expected_text({**json.loads(files[JAVA_EXPECTED]), "classes": classes})
         spec = spec.model_copy(update={"tree": tree_with_files(context.store, sdist, files)})
         return cls(package, context, environment, spec, files)
@@ -98,15 +88,14 @@ class JavaRun:
             del first[:2], second[:1]
         return mixed
 
-    def _request(self) -> TestRequest:
-        bound = self.context.config.breakages.max_build_s
-        request = self.context.request(self.package, (JAVA_TEST,), bound)
-        return request.model_copy(update={"test_timeout_s": bound})
-
     async def check_gold(self) -> Drop | None:
         """Make the gold runs; return the reason of a drop if a test of theirs does not pass."""
         num_runs = self.context.config.num_certificate_runs
-        self.gold_runs.extend(await run_times(self.context.backend, self.spec, self._request(), num_runs))
+        self.gold_runs.extend(
+            await run_times(
+                self.context.backend, self.spec, build_request(self.package, self.context, JAVA_TEST), num_runs
+            )
+        )
         if self.test_ids and all(run.passes(self.test_ids) for run in self.gold_runs):
             return None
         return Drop("suite_fails", f"{self.package.name}\n{self.gold_runs[0].output_tail}")
@@ -119,7 +108,11 @@ class JavaRun:
     async def try_edit(self, edit: SettingsEdit) -> Task | Drop:
         """Return the task of an edit, or the reason of its drop; `check_gold` ran before."""
         broken = self.spec.model_copy(update={"files": {edit.path: edit.text}})
-        backend, request, num_runs = self.context.backend, self._request(), self.context.config.num_certificate_runs
+        backend, request, num_runs = (
+            self.context.backend,
+            build_request(self.package, self.context, JAVA_TEST),
+            self.context.config.num_certificate_runs,
+        )
         test_ids = self.test_ids
         first = await run_fresh(backend, broken, request)
         if first.is_timed_out:
