@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from repairgym.errors import InputError
-from repairgym.evaluation.variance import MeanSquares, split_variance
+from repairgym.evaluation.variance import MeanSquares, compare_recipes, split_variance
 from repairgym.records import VerdictKind
 
 FAILED, PASSED = VerdictKind.FAILED, VerdictKind.PASSED
@@ -59,3 +59,44 @@ def test_what_the_data_cannot_show_is_not_zero():
     assert single.sample is None
     with pytest.raises(InputError, match="got 1 tasks"):
         split_variance({"a": {"t": [PASSED], "u": [FAILED]}, "b": {"t": [PASSED]}})
+
+
+def test_recipes_are_compared_task_by_task_and_seed_by_seed():
+    runs = list(draw_runs(3, 2, 40, 5).values())
+    better = [{task: [PASSED, kinds[1]] for task, kinds in run.items()} for run in runs]
+    row = compare_recipes(better, runs, names=("better", "plain"))
+    gains = np.array([[(run[task][0] is FAILED) / 2 for task in sorted(run)] for run in runs])
+    assert (row.num_tasks, row.num_seeds) == (40, 3)
+    assert row.by_seed == pytest.approx(gains.mean(axis=1))
+    assert row.difference == pytest.approx(row.treatment_value - row.reference_value) == pytest.approx(gains.mean())
+    # Over new tasks alone it is the interval of a mean of paired differences (Student).
+    half = 2.0227 * gains.mean(axis=0).std(ddof=1) / 40**0.5
+    assert (row.ci_low, row.ci_high) == pytest.approx((row.difference - half, row.difference + half), abs=1e-4)
+    assert row.seeds_ci_low is not None
+    two = compare_recipes(better[:2], runs[:2], names=("better", "plain"))
+    assert (two.seeds_ci_low, two.seeds_ci_high) == (None, None)
+    with pytest.raises(InputError, match="got 2 runs of better and 3 of plain"):
+        compare_recipes(better[:2], runs, names=("better", "plain"))
+
+
+def test_the_interval_over_new_seeds_sees_seeds_that_the_one_over_tasks_does_not():
+    generator = np.random.default_rng(8)
+    is_inside = np.zeros((200, 2), bool)
+    for study in is_inside:
+        shifts = generator.normal(0.0, 0.06, 3)
+        sides = [
+            [
+                {
+                    str(task): [PASSED if draw else FAILED]
+                    for task, draw in enumerate(generator.random(100) < 0.5 + rate)
+                }
+                for rate in rates
+            ]
+            for rates in (shifts, [0.0] * 3)
+        ]
+        row = compare_recipes(sides[0], sides[1], names=("a", "b"))
+        assert row.seeds_ci_low is not None
+        assert row.seeds_ci_high is not None
+        study[:] = row.ci_low <= 0.0 <= row.ci_high, row.seeds_ci_low <= 0.0 <= row.seeds_ci_high
+    over_tasks, over_seeds = is_inside.mean(axis=0)
+    assert over_seeds >= 0.93 > over_tasks

@@ -41,6 +41,16 @@ async def test_failures_are_not_cached():
 
 
 @pytest.mark.asyncio
+async def test_a_failure_is_of_the_caller_that_ran_it():
+    cache, execute, fails = ExecutionCache(), Counter(), Counter(SandboxError("gone"))
+    calls = [cache.get_or_run(("a",), each) for each in (fails, fails, execute, fails)]
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(result) for result in results[:2]] == [SandboxError] * 2
+    assert results[2:] == [RUN, RUN]
+    assert (fails.num_calls, execute.num_calls, cache.num_hits, cache.num_misses) == (2, 1, 1, 3)
+
+
+@pytest.mark.asyncio
 async def test_bound_and_switch():
     cache, execute = ExecutionCache(max_entries=1), Counter()
     for key in ("a", "b", "a"):

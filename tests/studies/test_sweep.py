@@ -18,6 +18,7 @@ from repairgym.errors import ConfigError, InputError
 from repairgym.studies.sweep import (
     RESULTS_FILE,
     child_words,
+    compare_arms,
     draw_settings,
     planned_runs,
     read_compute,
@@ -166,9 +167,43 @@ def test_values_of_run_folders(synthetic_run: Path, tmp_path: Path):
     assert read_compute(synthetic_run)["flops"] is None
 
 
+def test_a_child_is_evaluated_after_its_command_and_arms_are_paired(synthetic_run: Path, tmp_path: Path):
+    phase = "eval/rl/test-mutations"
+    config = SweepConfig(
+        command=("eval", "show", "{run}", "--phase", phase),
+        evaluation=("eval", "predictions", "{run}", "{run}/patches.jsonl", "--phase", phase),
+        metric=phase,
+        seed_setting="",
+        arms={"a": (), "b": ()},
+    )
+    for number in range(2):
+        shutil.copytree(synthetic_run, tmp_path / "runs" / f"00{number}")
+    runs = run_sweep(config, tmp_path, quiet)
+    assert [run.status for run in runs] == ["done", "done"]
+    assert all((tmp_path / "runs" / f"00{number}" / "patches.jsonl").is_file() for number in range(2))
+    (row,) = compare_arms(runs, config, tmp_path)
+    assert (row.treatment, row.reference, row.difference, row.num_seeds) == ("b", "a", 0.0, 1)
+    assert row.num_tasks > 10
+    (row,) = compare_arms(runs, config.model_copy(update={"reference": "b"}), tmp_path)
+    assert row.treatment == "a"
+    assert not compare_arms(runs, config.model_copy(update={"metric": "rl:policy/entropy"}), tmp_path)
+    assert not compare_arms(runs[1:], config, tmp_path)
+    wrong = config.model_copy(update={"evaluation": (*config.evaluation, "--sample", "99")})
+    with pytest.raises(ConfigError, match=r"run 0 was rejected .*no sample 99"):
+        run_sweep(
+            wrong, shutil.copytree(tmp_path / "runs" / "000", tmp_path / "other" / "runs" / "000").parents[1], quiet
+        )
+
+
 def test_a_plan_that_cannot_run_is_rejected(folder: Path, config: SweepConfig):
     with pytest.raises(ConfigError, match="no settings to draw and no arms"):
         planned_runs(SweepConfig(command=("rollout", "{run}")))
+    for wrong, problem in (
+        ({"evaluation": ("eval", "run")}, "without {run}"),
+        ({"reference": "c"}, "expected one of the arms a, b"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            SweepConfig.model_validate({"command": ("rollout", "{run}"), "arms": {"a": (), "b": ()}, **wrong})
     with pytest.raises(InputError, match="no number 'other'"):
         run_sweep(config.model_copy(update={"metric": "other"}), folder, quiet)
     wrong = SweepConfig(command=("eval", "run", "{run}"), arms={"a": ("no.such=1",), "b": ()})

@@ -20,7 +20,7 @@ from repairgym.evaluation.planning import PlannedStudy
 from repairgym.evaluation.ranking import Place
 from repairgym.evaluation.significance import Comparison
 from repairgym.evaluation.summary import StageResult
-from repairgym.evaluation.variance import VarianceParts
+from repairgym.evaluation.variance import RecipeComparison, VarianceParts
 from repairgym.records import Record
 
 Value = str | int | float | bool | None
@@ -140,6 +140,19 @@ def variance_table(parts: VarianceParts) -> Table:
     return table("variance", title, ("part", "variance", "share"), rows)
 
 
+def recipe_table(comparisons: Iterable[RecipeComparison]) -> Table:
+    """Paired differences of recipes, over new tasks, and over new tasks and seeds."""
+    rows = list(comparisons)
+    columns = (
+        "treatment reference difference ci_low ci_high seeds_ci_low seeds_ci_high treatment_value reference_value "
+        "num_tasks num_seeds"
+    )
+    shown = _record_table("differences", "Paired differences of Pass@1, task by task and seed by seed", columns, rows)
+    by_seed = (" ".join(f"{100 * value:+.1f}" for value in row.by_seed) for row in rows)
+    cells = [(*cells, points) for cells, points in zip(shown.rows, by_seed, strict=True)]
+    return table(shown.name, shown.title, (*shown.columns, "points_by_seed"), cells)
+
+
 def merge_table(score: MergeScore) -> Table:
     """Share of the passed samples that hold each check, and the merge score."""
     rows = [
@@ -156,8 +169,13 @@ def probe_table(probes: Iterable[Probe]) -> Table:
     return _record_table("contamination", "Held-out against control", columns, probes)
 
 
-def sweep_tables(runs: Iterable[SweepRun], settings: Iterable[Importance], arms: Iterable[ArmPlace]) -> list[Table]:
-    """Importance of settings with the effects of their values, or places of arms; then the runs of a sweep."""
+def sweep_tables(
+    runs: Iterable[SweepRun],
+    settings: Iterable[Importance],
+    arms: Iterable[ArmPlace],
+    comparisons: Iterable[RecipeComparison] = (),
+) -> list[Table]:
+    """Importance of settings with the effects of their values, or places and differences of arms; then the runs."""
     rows = list(settings)
     effects = [value for row in rows for value in row.values]
     effect_columns = "setting value num_runs mean effect ci_low ci_high mean_best win_share"
@@ -170,6 +188,7 @@ def sweep_tables(runs: Iterable[SweepRun], settings: Iterable[Importance], arms:
             "name num_runs mean ci_low ci_high rank_low rank_high indistinguishable",
             arms,
         ),
+        recipe_table(comparisons),
         table(
             "runs",
             "Runs",

@@ -15,6 +15,8 @@ from repairgym.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from repairgym.analysis.tables import Table
     from repairgym.evaluation.merging import MergeChecks, ReadFile
+    from repairgym.evaluation.pass_at_k import TaskVerdicts
+    from repairgym.evaluation.variance import RecipeComparison
     from repairgym.records import Record, Task, VerdictKind
     from repairgym.rollout.store import RunStore
 
@@ -23,31 +25,76 @@ Phase = Annotated[str, typer.Option("--phase", help="Evaluation phase; default: 
 
 def variance(
     runs: Annotated[list[Path], typer.Argument(help="Runs of one recipe with other seeds, on the same tasks.")],
+    reference: Annotated[
+        list[Path] | None, typer.Option(help="Run of another recipe, with the seeds in the same order; repeat.")
+    ] = None,
     phase: Phase = "",
+    where: Annotated[str, typer.Option(help="Only tasks with a label, difficulty=2 for example; with --tasks.")] = "",
+    tasks: TasksOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Split the variance of a result into task, seed, sample and grader; interval of the recipe's mean.
+    """Split the variance of a result into task, seed, sample and grader; interval of the recipe's mean, or difference.
 
     The grader's part needs submissions that were graded twice (repairgym eval audit).
 
     Example: repairgym eval variance runs/seed0 runs/seed1 runs/seed2 --phase eval/rl/test-mutations
     """
-    from repairgym.analysis.tables import variance_table
-    from repairgym.evaluation.pass_at_k import verdicts_by_task
-    from repairgym.evaluation.runs import choose_phase
-    from repairgym.evaluation.variance import MIN_SEEDS, split_variance
+    from repairgym.analysis.tables import recipe_table, variance_table
+    from repairgym.evaluation.variance import MIN_SEEDS, compare_recipes, split_variance
 
     verdicts, regraded = {}, list[tuple["VerdictKind", "VerdictKind"]]()
+    chosen = _labelled(where, tasks)
     for run in runs:
-        with open_stored(run) as store:
-            verdicts[str(run)] = verdicts_by_task(store.rows(phase=choose_phase(store, phase)))
-            regraded += _regraded(store)
+        verdicts[str(run)], graded_twice = _read(run, phase, chosen)
+        regraded += graded_twice
+    if reference:
+        others = [_read(run, phase, chosen)[0] for run in reference]
+        row = compare_recipes(list(verdicts.values()), others, names=(str(runs[0]), str(reference[0])))
+        _show(recipe_table([row]), row, [_describe_difference(row)], as_json)
+        return
     parts = split_variance(verdicts, regraded)
     few = f"new tasks, of these runs alone: an interval over new seeds needs {MIN_SEEDS} runs or more"
     drawn = "new tasks and seeds" if parts.num_seeds >= MIN_SEEDS else few
     interval = f"95 % {100 * parts.ci_low:.1f} to {100 * parts.ci_high:.1f}"
     sentence = f"mean Pass@1 of the recipe {100 * parts.mean:.1f} % ({interval}, {drawn})"
     _show(variance_table(parts), parts, [sentence], as_json)
+
+
+def _describe_difference(row: RecipeComparison) -> str:
+    from repairgym.evaluation.significance import signed_points
+
+    interval = f"95 % interval {signed_points(row.ci_low)} to {signed_points(row.ci_high)} over new tasks"
+    if row.seeds_ci_low is not None and row.seeds_ci_high is not None:
+        drawn = f"{signed_points(row.seeds_ci_low)} to {signed_points(row.seeds_ci_high)}"
+        interval += f", {drawn} over new tasks and seeds"
+    return f"difference of the recipes' mean Pass@1: {signed_points(row.difference)} points ({interval})"
+
+
+def _labelled(where: str, folder: Path | None) -> set[str] | None:
+    """Return the ids of the tasks with the label ``where``; None: all tasks count."""
+    from repairgym.evaluation.pass_at_k import LABELS, labels_of
+
+    if not where:
+        return None
+    label, _, value = where.partition("=")
+    if folder is None:
+        raise InputError(f"got --where {where} without --tasks, the folder of tasks that knows their labels")
+    known = {name: labels_of(task) for name, task in load_tasks(folder).items()}
+    chosen = {name for name, labels in known.items() if labels.get(label) == value}
+    if not chosen:
+        values = sorted({f"{label}={labels[label]}" for labels in known.values() if label in labels})
+        raise InputError(f"no task of {folder} has {where!r}; labels are {', '.join(values or LABELS)}")
+    return chosen
+
+
+def _read(run: Path, phase: str, chosen: set[str] | None) -> tuple[TaskVerdicts, list[tuple[VerdictKind, VerdictKind]]]:
+    """Return verdicts of an evaluation of ``run`` by task, and the submissions of the run that were graded twice."""
+    from repairgym.evaluation.pass_at_k import verdicts_by_task
+    from repairgym.evaluation.runs import choose_phase
+
+    with open_stored(run) as store:
+        verdicts = verdicts_by_task(store.rows(phase=choose_phase(store, phase)))
+        return {name: it for name, it in verdicts.items() if chosen is None or name in chosen}, _regraded(store)
 
 
 def _regraded(store: RunStore) -> list[tuple[VerdictKind, VerdictKind]]:

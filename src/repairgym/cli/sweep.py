@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from repairgym.analysis.sweeps import SweepRun
 
 PAGE_FILE = "sweep.html"
-_FREE = ("num_runs", "num_seeds", "metric", "window", "num_resamples", "num_bins", "is_higher_better")
+_FREE = ("num_runs", "num_seeds", "metric", "reference", "window", "num_resamples", "num_bins", "is_higher_better")
 """Settings that a later call may change: they decide how much is run and how it is read."""
 
 
@@ -49,7 +49,7 @@ def sweep(
     from repairgym.cli.display import ProgressDisplay, print_table, rows_of
     from repairgym.report.sweep_page import write_sweep_page
     from repairgym.rollout.calls import locked
-    from repairgym.studies.sweep import planned_runs, read_results, run_sweep, value_again
+    from repairgym.studies.sweep import compare_arms, planned_runs, read_results, run_sweep, value_again
     from repairgym.training.run_settings import CallConfig, keep_config
 
     check_new_run(run)
@@ -66,7 +66,7 @@ def sweep(
         raise InputError(f"no run of {run} has ended with a value yet; its logs are in {run / 'logs'}")
     settings = [] if config.arms else importance_of(rows, config)
     arms = rank_arms(_by_arm(rows), is_higher_better=config.is_higher_better) if config.arms else []
-    tables = sweep_tables(rows, settings, arms)
+    tables = sweep_tables(rows, settings, arms, compare_arms(rows, config, run))
     page = write_sweep_page(run / PAGE_FILE, run.resolve().name, config, rows, tables)
     if as_json:
         print_json({"page": str(page), "tables": rows_of(tables)})

@@ -36,7 +36,7 @@ from repairgym.tasks.build.exposed_tasks import expose
 from repairgym.tasks.build.validation import pinned_tree
 from repairgym.tasks.build.verification import TaskEvidence, evidence_lines, explain_failure, verify_tasks
 from repairgym.tasks.curation.curate import CURATION_FILE, CurationFunnel, curate
-from repairgym.tasks.layers.catalogue import load_catalogue
+from repairgym.tasks.layers.catalogue import load_catalogue, shipped_path
 from repairgym.tasks.layers.environments import shipped_locks_folder, write_lock
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.manifest.manifest import TaskManifest
@@ -179,7 +179,7 @@ def record(
         bool, typer.Option("--replace", help="Give tasks that have an entry a new one: those made stronger.")
     ] = False,
 ) -> None:
-    """Add certified tasks to a task manifest; existing entries stay as they are, unless --replace is given.
+    """Add certified tasks to a task manifest, new or not; entries stay as they are, unless --replace is given.
 
     Example: repairgym tasks record tasks catalog/real.toml
     """
@@ -188,7 +188,9 @@ def record(
     path = catalogue or (Path(used) if used else None)
     packages = {package.name: package for package in load_catalogue(path).select()}
     tasks = [task for task in store.load() if task.certificate.is_valid]
-    counts = TaskManifest(manifest).add(tasks, packages, is_replacing)
+    is_new = not shipped_path(manifest).exists()
+    opened = TaskManifest.create(manifest, tasks) if is_new else TaskManifest(manifest)
+    counts = opened.add(tasks, packages, is_replacing)
     for name, count in sorted(counts.items()):
         typer.echo(f"{count} {name.replace('_', ' ')}")
 

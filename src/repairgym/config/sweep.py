@@ -11,7 +11,7 @@ from repairgym.records import Record
 RangeT = TypeVar("RangeT", bound=Record)
 Setting = str | int | float | bool
 RUN = "{run}"
-"""Stands for the child's run folder in `SweepConfig.command` and `SweepConfig.program`."""
+"""Stands for the child's run folder in `SweepConfig.command`, `SweepConfig.program` and `SweepConfig.evaluation`."""
 _ARM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
@@ -69,6 +69,10 @@ class SweepConfig(Record):
     ``["train", "rl", "tasks", "{run}", "base", "--preset", "demo_rl"]``."""
     program: tuple[str, ...] = ()
     """A program of your own instead, called in the same way; it writes numbers as JSON to ``{run}/result.json``."""
+    evaluation: tuple[str, ...] = ()
+    """Words of a second `repairgym` command for each child whose ``command`` has ended, without the child's overrides:
+    ``["eval", "run", "tasks", "{run}", "--policy", "{run}/checkpoints/rl", "--stage", "rl"]``. Its tokens are not
+    counted as compute."""
     settings: dict[str, Distribution] = {}
     """Dotted setting -> what is drawn for it: random search (arXiv 2507.04103, 1,370 random configurations)."""
     arms: dict[str, tuple[str, ...]] = {}
@@ -86,6 +90,9 @@ class SweepConfig(Record):
     ``result.json``."""
     window: PositiveInt = 3
     """Last values of a ``PHASE:METRIC`` that are averaged (arXiv 2507.04103: rolling mean of 3)."""
+    reference: str = ""
+    """Arm that the others are compared with, task by task and seed by seed, where ``metric`` is an evaluation; empty:
+    the first."""
     is_higher_better: bool = True
     num_bins: PositiveInt = Field(default=3, ge=2)
     """Parts into which the range of a drawn number is cut to compare them."""
@@ -98,9 +105,13 @@ class SweepConfig(Record):
             raise ValueError("got command and program, expected one of them")
         if self.settings and self.arms:
             raise ValueError("got settings and arms, expected one of them: draws, or named arms")
-        words = self.command or self.program
-        if words and not any(RUN in word for word in words):
-            raise ValueError(f"got {' '.join(words)!r} without {RUN}, which stands for the child's run folder")
+        if self.evaluation and not self.command:
+            raise ValueError("got evaluation without command; a program evaluates by itself")
+        for words in (self.command or self.program, self.evaluation):
+            if words and not any(RUN in word for word in words):
+                raise ValueError(f"got {' '.join(words)!r} without {RUN}, which stands for the child's run folder")
+        if self.reference and self.reference not in self.arms:
+            raise ValueError(f"got the reference {self.reference!r}, expected one of the arms {', '.join(self.arms)}")
         if self.arms and len(self.arms) < 2:
             raise ValueError("got one arm, expected at least 2 to compare")
         if bad := [name for name in self.arms if not _ARM.fullmatch(name)]:

@@ -1,9 +1,9 @@
-"""Variance of a recipe's results, split into task, seed, sample and grader; and the recipe's mean with both draws.
+"""Variance of a recipe's results, split into task, seed, sample and grader; its mean and its difference to another's.
 
 Reads verdicts of several runs of one recipe (other seeds) on the same tasks, and pairs of gradings of one submission.
 Makes variance components by moments (two-way random effects: tasks by seeds, samples within). Guarantees: estimates are
 unbiased before the cut at zero; a component that the data cannot show is None, never zero; the interval of the mean is
-over new tasks and, from three runs on, new seeds.
+over new tasks and, from three runs on, new seeds; recipes are compared task by task, seed by seed.
 """
 
 import math
@@ -93,6 +93,64 @@ def split_variance(runs: Mapping[str, TaskVerdicts], regraded: Gradings = ()) ->
     )
 
 
+class RecipeComparison(Record):
+    """Difference of two recipes' Pass@1, treatment minus reference, on their common tasks (strict)."""
+
+    treatment: str
+    reference: str
+    num_tasks: int
+    num_seeds: int
+    treatment_value: float
+    reference_value: float
+    difference: float
+    ci_low: float
+    ci_high: float
+    """95 % interval over new tasks, of these runs."""
+    seeds_ci_low: float | None
+    seeds_ci_high: float | None
+    """95 % interval over new tasks and new seeds; None with fewer than `MIN_SEEDS` seeds."""
+    by_seed: tuple[float, ...]
+    """Difference of each pair of runs."""
+
+
+def compare_recipes(
+    treatment: Sequence[TaskVerdicts], reference: Sequence[TaskVerdicts], *, names: tuple[str, str]
+) -> RecipeComparison:
+    """Compare run by run: run N of both sides has the same seed, which is a block.
+
+    Raises:
+        InputError: the sides have other numbers of runs, or fewer than two tasks in common.
+    """
+    if len(treatment) != len(reference) or not treatment:
+        raise InputError(
+            f"got {len(treatment)} runs of {names[0]} and {len(reference)} of {names[1]}; expected one of each per seed"
+        )
+    rates = [[success_rates(verdicts) for verdicts in side] for side in (treatment, reference)]
+    tasks = sorted(set.intersection(*(set(of_run) for side in rates for of_run in side)))
+    if len(tasks) < 2:
+        sides = " and ".join(names)
+        raise InputError(f"got {len(tasks)} tasks that all runs of {sides} tried; expected at least 2")
+    cells = [[left[task] - right[task] for task in tasks] for left, right in zip(*rates, strict=True)]
+    means = [statistics.fmean(of_run[task] for of_run in side for task in tasks) for side in rates]
+    squares = MeanSquares(cells)
+    low, high = squares.interval(has_new_seeds=False)
+    drawn = squares.interval() if len(cells) >= MIN_SEEDS else (None, None)
+    return RecipeComparison(
+        treatment=names[0],
+        reference=names[1],
+        num_tasks=len(tasks),
+        num_seeds=len(cells),
+        treatment_value=means[0],
+        reference_value=means[1],
+        difference=squares.mean,
+        ci_low=low,
+        ci_high=high,
+        seeds_ci_low=drawn[0],
+        seeds_ci_high=drawn[1],
+        by_seed=tuple(map(statistics.fmean, cells)),
+    )
+
+
 class MeanSquares:
     """Mean squares of a table of seeds by tasks (two-way random effects)."""
 
@@ -111,8 +169,10 @@ class MeanSquares:
         self.seeds = self._num_tasks * _square(of_seed, self.mean) / (self._num_seeds - 1) if freedom else 0.0
         self.interaction = sum(value * value for value in rest) / freedom if freedom else 0.0
 
-    def interval(self) -> tuple[float, float]:
+    def interval(self, *, has_new_seeds: bool = True) -> tuple[float, float]:
         """Return the 95 % interval of the mean: over new tasks, and over new seeds from `MIN_SEEDS` on.
+
+        Without ``has_new_seeds`` it is of these runs, over new tasks alone.
 
         The variance of the mean is (tasks - interaction + seeds) / num in mean squares. The quantile is that of Cochran
         and Cox (1950): Student's of both parts, weighted by them. One quantile with Satterthwaite's degrees of freedom
@@ -120,7 +180,7 @@ class MeanSquares:
         """
         num = self._num_seeds * self._num_tasks
         of_tasks, of_seeds = self.tasks, 0.0
-        if self._num_seeds >= MIN_SEEDS:
+        if has_new_seeds and self._num_seeds >= MIN_SEEDS:
             of_tasks, of_seeds = max(0.0, self.tasks - self.interaction), self.seeds
         weighted = _margin(self._num_tasks - 1) * of_tasks + _margin(max(1, self._num_seeds - 1)) * of_seeds
         square = of_tasks + of_seeds

@@ -6,7 +6,6 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,9 +15,10 @@ from repairgym.config.recipes import HintsConfig
 from repairgym.errors import TaskError
 from repairgym.inference.loading import load_tokenizer
 from repairgym.records import Trajectory, VerdictKind
-from repairgym.rollout.jobs import EpisodeJob, Prefix, can_branch, episode_seed, make_groups
+from repairgym.rollout.jobs import EpisodeJob
 from repairgym.training.run import Run
 from repairgym.training.supervised import fit_samples, keep_successes, supervised_samples
+from repairgym.training.trees import BranchedChains
 
 START = "start"
 STAGE = "hints"
@@ -53,51 +53,35 @@ def hints(run: Run, config: HintsConfig) -> Path:
     return run.checkpoint(STAGE)
 
 
-class Forks:
+class Forks(BranchedChains):
     """Chains, and the forks before their wasted turns; a chain and its forks are a group of their own."""
 
     def __init__(self, config: HintsConfig, task_ids: Sequence[str], seed: int) -> None:
         """Begin with the chains; ``seed`` is the run's."""
+        super().__init__(STAGE, task_ids, config.num_samples, seed)
         self._config = config
-        self._seed = seed
-        chains = make_groups(STAGE, 0, task_ids, config.num_samples, seed)
-        self._jobs = [replace(job, group_id=job.trajectory_id, is_kept=True) for job in chains]
         self.kinds: dict[str, str] = {}
         """Trajectory id of a fork -> kind of the wasted turn that it makes again."""
         self.arms: dict[str, Arm] = {}
         """Trajectory id of a fork -> whether it sees the hint."""
 
-    @property
-    def num_jobs(self) -> int:
-        """Chains and forks so far."""
-        return len(self._jobs)
-
-    def jobs(self) -> list[EpisodeJob]:
-        """Return all jobs so far."""
-        return list(self._jobs)
-
-    def grow(self, trajectory: Trajectory) -> list[EpisodeJob]:
+    def branches(self, trajectory: Trajectory) -> list[EpisodeJob]:
         """Return the forks of a failed chain, hinted and unhinted in turn; none of anything else."""
-        is_failed = trajectory.verdict.kind is VerdictKind.FAILED
-        if trajectory.parent is not None or not is_failed or not can_branch(trajectory):
+        if trajectory.parent is not None or trajectory.verdict.kind is not VerdictKind.FAILED:
             return []
         # Before the first turn there is no observation to put a hint below.
         places = [(kind, at) for kind, at in wasted_turns(trajectory.turns) if at > 0][: self._config.max_places]
-        jobs = [
+        return [
             self._fork(trajectory, kind, at, number, arm)
             for kind, at in places
             for number in range(self._config.num_forks)
             for arm in ARMS
         ]
-        self._jobs += jobs
-        return jobs
 
     def _fork(self, parent: Trajectory, kind: str, at: int, number: int, arm: Arm) -> EpisodeJob:
         id_ = f"{parent.id}:{at}/{kind}/{arm}#{number}"
         self.kinds[id_], self.arms[id_] = kind, arm
-        hint = Hint(DETECTORS[kind][1], at) if arm == "hinted" else None
-        seed = episode_seed(self._seed, id_)
-        return EpisodeJob(id_, parent.group_id, parent.task_id, seed, Prefix(parent, at), hint=hint)
+        return self.branch(parent, id_, at, hint=Hint(DETECTORS[kind][1], at) if arm == "hinted" else None)
 
     def metrics(self, episodes: Sequence[Trajectory]) -> dict[str, float]:
         """Return the number of places, and the pass rates of both arms, in all and of each kind of wasted turn."""

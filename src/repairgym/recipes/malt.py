@@ -8,7 +8,6 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from repairgym.agent.review import RIGHT, ROLES, WRONG, review_turn
@@ -20,12 +19,13 @@ from repairgym.inference.loading import copy_folder
 from repairgym.recipes.role_credit import Node, positives, role_nodes, role_pairs
 from repairgym.recipes.step_dpo import PreferenceWork
 from repairgym.records import Trajectory
-from repairgym.rollout.jobs import EpisodeJob, Prefix, can_branch, episode_seed, make_groups, num_shared_turns
+from repairgym.rollout.jobs import EpisodeJob, num_shared_turns
 from repairgym.tasks.layers.atomic_write import written_whole
 from repairgym.training.evaluate import weights_digest
 from repairgym.training.processes import assign
 from repairgym.training.run import Run
 from repairgym.training.supervised import fit_samples
+from repairgym.training.trees import BranchedChains
 
 START = "start"
 STAGE = "malt"
@@ -57,45 +57,26 @@ def malt(run: Run, config: MaltConfig) -> Path:
     return _write_team(run, config)
 
 
-class RoleTrees:
+class RoleTrees(BranchedChains):
     """Patches, and the reviews and refinements that branch from them; a patch and its branches are a group."""
 
     def __init__(self, config: MaltConfig, task_ids: Sequence[str], seed: int) -> None:
         """Begin with the patches, each with its first review and refinement; ``seed`` is the run's."""
+        super().__init__(STAGE, task_ids, config.num_patches, seed)
         self._config = config
-        self._seed = seed
-        chains = make_groups(STAGE, 0, task_ids, config.num_patches, seed)
-        self._jobs = [replace(job, group_id=job.trajectory_id, is_kept=True) for job in chains]
 
-    @property
-    def num_jobs(self) -> int:
-        """Ends so far."""
-        return len(self._jobs)
-
-    def jobs(self) -> list[EpisodeJob]:
-        """Return all jobs so far."""
-        return list(self._jobs)
-
-    def grow(self, trajectory: Trajectory) -> list[EpisodeJob]:
+    def branches(self, trajectory: Trajectory) -> list[EpisodeJob]:
         """Return the other reviews of a new patch, and the other refinements of a new review."""
         at, num_shared = review_turn(trajectory.turns), num_shared_turns(trajectory)
-        if num_shared > at or not trajectory.verdict.is_valid or not can_branch(trajectory):
+        if num_shared > at or not trajectory.verdict.is_valid:
             return []
-        config = self._config
-        jobs = self._branches(trajectory, at, config.num_reviews, is_kept=True) if not num_shared else []
-        jobs += self._branches(trajectory, at + 1, config.num_refinements, is_kept=False)
-        self._jobs += jobs
-        return jobs
+        reviews = self._siblings(trajectory, at, self._config.num_reviews, is_kept=True) if not num_shared else []
+        return reviews + self._siblings(trajectory, at + 1, self._config.num_refinements, is_kept=False)
 
-    def _branches(self, parent: Trajectory, num_turns: int, num: int, *, is_kept: bool) -> list[EpisodeJob]:
+    def _siblings(self, parent: Trajectory, num_turns: int, num: int, *, is_kept: bool) -> list[EpisodeJob]:
         """Return ``num`` - 1 siblings of what ``parent`` does behind ``num_turns``; none where it did nothing there."""
         ids = [f"{parent.id}:{num_turns}#{number}" for number in range(1, num)]
-        prefix = Prefix(parent, num_turns)
-        return [
-            EpisodeJob(id_, parent.group_id, parent.task_id, episode_seed(self._seed, id_), prefix, is_kept)
-            for id_ in ids
-            if num_turns < len(parent.turns)
-        ]
+        return [self.branch(parent, id_, num_turns, is_kept=is_kept) for id_ in ids if num_turns < len(parent.turns)]
 
 
 def tree_metrics(nodes: Sequence[Node], threshold: float) -> dict[str, float]:

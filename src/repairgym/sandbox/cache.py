@@ -1,8 +1,8 @@
 """A cache of execution results, keyed by everything that decides them.
 
 Sound because tasks are certified deterministic; never used by cold regrading or final evaluation. Guarantees: a run
-is executed at most once per key even when many episodes request it at once; sandbox failures are not cached;
-the cancellation of a caller does not end another.
+is executed at most once per key even when many episodes request it at once; a failure, or the cancellation of a
+caller, is its own: it is not cached, and whoever waited for the same result runs it again, one after another.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ class ExecutionCache:
     def __init__(self, max_entries: int = 50_000) -> None:
         self._max_entries = max_entries
         self._runs: OrderedDict[Key, Any] = OrderedDict()
-        self._in_flight: dict[Key, asyncio.Future[Any]] = {}
+        self._in_flight: dict[Key, asyncio.Future[None]] = {}
         self.num_hits = 0
         self.num_misses = 0
 
@@ -29,43 +29,36 @@ class ExecutionCache:
         return key in self._runs or key in self._in_flight
 
     async def get_or_run(self, key: Key, execute: Callable[[], Awaitable[Result]]) -> Result:
-        """Return the cached result of ``key``, or that of ``execute``; when it raises, the next caller tries again."""
+        """Return the cached result of ``key``, or that of ``execute``, whose error is this caller's alone."""
         if self._max_entries == 0:
             return await execute()
-        if key in self._runs:
-            self.num_hits += 1
-            self._runs.move_to_end(key)
-            return cast(Result, self._runs[key])
-        while key in self._in_flight:
-            future = self._in_flight[key]
+        while key not in self._runs:
+            future = self._in_flight.get(key)
+            if future is None:
+                return await self._execute(key, execute)
             try:
-                result = await asyncio.shield(future)
+                await asyncio.shield(future)
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if not future.cancelled() or (task and task.cancelling()):
                     raise
-                # The caller that ran it was cancelled, this one was not: run it, or wait for the next that does.
-                continue
-            self.num_hits += 1
-            return cast(Result, result)
-        return await self._execute(key, execute)
+                # The caller that ran it failed, this one did not: run it, or wait for the next that does.
+        self.num_hits += 1
+        self._runs.move_to_end(key)
+        return cast(Result, self._runs[key])
 
     async def _execute(self, key: Key, execute: Callable[[], Awaitable[Result]]) -> Result:
         self.num_misses += 1
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._in_flight[key] = future
         try:
             run = await execute()
-        except Exception as error:
-            future.set_exception(error)
-            future.exception()
-            raise
         except BaseException:
             future.cancel()
             raise
         finally:
             del self._in_flight[key]
-        future.set_result(run)
+        future.set_result(None)
         self._runs[key] = run
         if len(self._runs) > self._max_entries:
             self._runs.popitem(last=False)

@@ -24,8 +24,9 @@ from pydantic import ValidationError
 from repairgym.analysis.sweeps import SweepRun
 from repairgym.config.sweep import RUN, ChoiceConfig, Distribution, IntConfig, LogUniformConfig, Setting, SweepConfig
 from repairgym.errors import ConfigError, InputError, Interrupted, ModelFolderError
-from repairgym.evaluation.pass_at_k import pass_at_1, verdicts_by_task
+from repairgym.evaluation.pass_at_k import TaskVerdicts, pass_at_1, verdicts_by_task
 from repairgym.evaluation.runs import choose_phase
+from repairgym.evaluation.variance import RecipeComparison, compare_recipes
 from repairgym.rollout.store import RunStore
 from repairgym.sandbox.guest.syscalls import set_parent_death_signal
 from repairgym.sizing.shapes import read_shape
@@ -98,8 +99,11 @@ def _override(setting: tuple[str, Setting]) -> str:
 
 def child_words(run: SweepRun, config: SweepConfig, folder: Path) -> list[str]:
     """Return the words of a child's command, without the interpreter's."""
-    words = [word.replace(RUN, str(_place(folder, run))) for word in config.command or config.program]
-    return [*words, *overrides_of(run, config)]
+    return [*_placed(config.command or config.program, _place(folder, run)), *overrides_of(run, config)]
+
+
+def _placed(words: Sequence[str], place: Path) -> list[str]:
+    return [word.replace(RUN, str(place)) for word in words]
 
 
 def read_results(folder: Path) -> dict[int, SweepRun]:
@@ -145,23 +149,51 @@ def value_again(run: SweepRun, config: SweepConfig, folder: Path) -> SweepRun:
     return run if run.status != "done" else run.model_copy(update={"value": read_value(_place(folder, run), config)})
 
 
+def compare_arms(runs: Sequence[SweepRun], config: SweepConfig, folder: Path) -> list[RecipeComparison]:
+    """Return the paired difference of each arm to the reference, over the seeds that both have; the best first.
+
+    Empty where ``metric`` is no evaluation, or the reference has not ended.
+    """
+    if not config.arms or config.program or ":" in config.metric:
+        return []
+    verdicts: dict[str, dict[int, TaskVerdicts]] = {}
+    for run in runs:
+        if run.status == "done":
+            verdicts.setdefault(run.arm, {})[run.seed] = _read_verdicts(_place(folder, run), config.metric)
+    name = config.reference or next(iter(config.arms))
+    reference, rows = verdicts.pop(name, {}), []
+    for arm, of_seed in verdicts.items():
+        if seeds := sorted(of_seed.keys() & reference.keys()):
+            sides = [of_seed[seed] for seed in seeds], [reference[seed] for seed in seeds]
+            rows.append(compare_recipes(*sides, names=(arm, name)))
+    return sorted(rows, key=lambda row: -row.difference)
+
+
 def _run_child(run: SweepRun, config: SweepConfig, folder: Path) -> SweepRun:
     place, log = _place(folder, run), folder / "logs" / f"{run.number:03d}.log"
     place.mkdir(parents=True, exist_ok=True)
     log.parent.mkdir(exist_ok=True)
-    started = time.monotonic()
-    with _held(place.with_suffix(".lock")) as lock, log.open("ab") as output:
-        words = [*(_CLI if config.command else ()), *child_words(run, config, folder)]
-        code, cpu_s = _call(words, output.fileno(), lock)
-    if code == _INTERRUPTED or code == -signal.SIGINT:
-        raise Interrupted(f"interrupted in run {run.number}; the same command resumes with it")
-    tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
-    if config.command and code in _USAGE_CODES:
-        raise ConfigError(f"run {run.number} was rejected ({' '.join(words[3:])}): {' '.join(tail)}")
+    calls = [child_words(run, config, folder)]
+    if config.evaluation:
+        calls.append(_placed(config.evaluation, place))
+    started, cpu_s, compute = time.monotonic(), 0.0, dict[str, float | int | None]()
+    for words in calls:
+        with _held(place.with_suffix(".lock")) as lock, log.open("ab") as output:
+            code, used_s = _call([*(_CLI if config.command else ()), *words], output.fileno(), lock)
+        cpu_s += used_s
+        if code == _INTERRUPTED or code == -signal.SIGINT:
+            raise Interrupted(f"interrupted in run {run.number}; the same command resumes with it")
+        if config.command and code in _USAGE_CODES:
+            tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
+            raise ConfigError(f"run {run.number} was rejected ({' '.join(words)}): {' '.join(tail)}")
+        if code:
+            break
+        # Before the evaluation: its tokens are not the child's compute.
+        compute = compute or read_compute(place)
     measured = run.model_copy(update={"exit_code": code, "wall_s": time.monotonic() - started, "cpu_s": cpu_s})
     if code:
         return measured.model_copy(update={"status": "failed"})
-    return measured.model_copy(update={"value": read_value(place, config), **read_compute(place)})
+    return measured.model_copy(update={"value": read_value(place, config), **compute})
 
 
 def _call(words: Sequence[str], output: int, lock: int) -> tuple[int, float]:
@@ -234,16 +266,21 @@ def read_value(place: Path, config: SweepConfig) -> float:
     if config.program:
         return _number_of(place / RESULT_FILE, config.metric)
     phase, is_metric, name = config.metric.partition(":")
-    with RunStore.open(place / "run.db", is_read_only=True) as store:
-        if is_metric:
+    if is_metric:
+        with RunStore.open(place / "run.db", is_read_only=True) as store:
             values = [value for _, value in store.metrics(phase, name) if np.isfinite(value)]
             if not values:
                 raise InputError(f"{place} has no metric {name!r} of {phase!r}; it has {store.metric_names(phase)}")
             return fmean(values[-config.window :])
-        estimate = pass_at_1(verdicts_by_task(store.rows(phase=choose_phase(store, phase))), num_resamples=2)
+    estimate = pass_at_1(_read_verdicts(place, phase), num_resamples=2)
     if estimate is None:
         raise InputError(f"{place} has no samples in {phase!r}")
     return estimate.value
+
+
+def _read_verdicts(place: Path, phase: str) -> TaskVerdicts:
+    with RunStore.open(place / "run.db", is_read_only=True) as store:
+        return verdicts_by_task(store.rows(phase=choose_phase(store, phase)))
 
 
 def _number_of(path: Path, key: str) -> float:

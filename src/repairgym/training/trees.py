@@ -6,6 +6,7 @@ and the seed alone, so a resumed run makes the same ones; a group whose episodes
 has chains instead.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from repairgym.agent.conversation import Hint
 from repairgym.config.exploration import GroupTreeConfig, GrownConfig, NoTreeConfig, PrefixSamplingConfig, TreeConfig
 from repairgym.learning.state_values import state_values
 from repairgym.records import Trajectory
@@ -56,6 +58,42 @@ class Growth(Protocol):
 
     def grow(self, trajectory: Trajectory) -> list[EpisodeJob]:
         """Take a finished episode; return the jobs that follow from it."""
+
+
+class BranchedChains(ABC):
+    """Chains of some tasks, each a group with the branches of its members: growth outside RL."""
+
+    def __init__(self, phase: str, task_ids: Sequence[str], num_chains: int, seed: int) -> None:
+        """Begin with ``num_chains`` chains of each task; ``seed`` is the run's."""
+        self._seed = seed
+        chains = make_groups(phase, 0, task_ids, num_chains, seed)
+        self._jobs = [replace(job, group_id=job.trajectory_id, is_kept=True) for job in chains]
+
+    @property
+    def num_jobs(self) -> int:
+        """Chains and branches so far."""
+        return len(self._jobs)
+
+    def jobs(self) -> list[EpisodeJob]:
+        """Return all jobs so far."""
+        return list(self._jobs)
+
+    def grow(self, trajectory: Trajectory) -> list[EpisodeJob]:
+        """Take a finished episode; return its branches."""
+        branches = self.branches(trajectory) if can_branch(trajectory) else []
+        self._jobs += branches
+        return branches
+
+    @abstractmethod
+    def branches(self, trajectory: Trajectory) -> list[EpisodeJob]:
+        """Return the branches of a finished chain or branch that can have some."""
+
+    def branch(
+        self, parent: Trajectory, id_: str, num_turns: int, *, is_kept: bool = False, hint: Hint | None = None
+    ) -> EpisodeJob:
+        """Return the job ``id_`` that continues behind ``num_turns`` turns of ``parent``."""
+        prefix, seed = Prefix(parent, num_turns), episode_seed(self._seed, id_)
+        return EpisodeJob(id_, parent.group_id, parent.task_id, seed, prefix, is_kept, hint=hint)
 
 
 class Trees:

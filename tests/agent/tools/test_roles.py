@@ -51,6 +51,21 @@ def test_final_state_of_the_tests(trajectory_maker, steps, state):
     assert final_test_state(trajectory_maker(steps=steps).turns) == state
 
 
+@pytest.mark.parametrize(
+    ("judgement", "state"), [("", "passed"), ("judgement=right", "passed"), ("judgement=wrong", "untested")]
+)
+def test_an_answered_submission_ran_the_tests(trajectory_maker, judgement, state):
+    answered = [EDIT, ("submit", "", "passed 2", "")]
+    review = [("review", judgement, "passed 2", "")] if judgement else []
+    turns = trajectory_maker(steps=[*answered, *review, ("submit", "", "submitted", "")]).turns
+    turns = [
+        turn.model_copy(update={"arguments": dict([judgement.split("=")])}) if turn.tool == "review" else turn
+        for turn in turns
+    ]
+    assert final_test_state(turns) == state
+    assert final_test_state(trajectory_maker(steps=[EDIT, ("submit", "", "submitted", "")]).turns) == "untested"
+
+
 def test_a_shell_run_counts_as_the_tests_it_ran(trajectory_maker):
     for output, state in (("== 3 passed in 0.1s ==", "passed"), ("1 failed, 2 passed in 1s", "failed")):
         turns = trajectory_maker(steps=[EDIT, ("shell", "python -m pytest -q", output, "")]).turns

@@ -31,6 +31,18 @@ def manifest(tmp_path: Path, built: TaskStore, tinycalc: Package) -> TaskManifes
     return made
 
 
+def test_a_new_manifest_has_the_deadlines_of_its_tasks(built: TaskStore, tinycalc: Package, tmp_path: Path) -> None:
+    tasks = built.load()
+    made = TaskManifest.create(tmp_path / "own" / "mine.toml", tasks)
+    assert made.settings.entries == "mine"
+    assert made.settings.test_timeout_s == max(task.test_timeout_s for task in tasks)
+    assert made.add(tasks, {"tinycalc": tinycalc}) == {"recorded": len(tasks)}
+    assert list(TaskManifest(tmp_path / "own" / "mine.toml").load("tinycalc").entries) == [task.id for task in tasks]
+    for path, some in ((tmp_path / "mine", tasks), (tmp_path / "none.toml", ())):
+        with pytest.raises(InputError, match=r"ends with \.toml, and tasks"):
+            TaskManifest.create(path, some)
+
+
 def by_id(tasks: tuple[Task, ...]) -> dict[str, Task]:
     return {task.id: task for task in tasks}
 

@@ -59,11 +59,15 @@ def is_blind_submit(stop_reason: StopReason, turns: Iterable[Turn], roles: ToolR
 
 
 def final_test_state(turns: Sequence[Turn]) -> TestState:
-    """Return the result of the last test run, if it came after the last edit, as the agent knows it."""
+    """Return the result of the last test run, if it came after the last edit, as the agent knows it.
+
+    A submission that is answered (`agent/review.py`) ran the tests; a review that judged it wrong may have undone a
+    change.
+    """
     for turn in reversed(turns):
-        if is_edit(turn):
+        if is_edit(turn) or turn.arguments.get("judgement") == "wrong":
             return "untested"
-        if is_test_run(turn):
-            text = turn.observation
-            return "passed" if _PASSED.search(text) and not _NOT_PASSED.search(text) else "failed"
+        is_passed, is_failed = (bool(form.search(turn.observation)) for form in (_PASSED, _NOT_PASSED))
+        if is_test_run(turn) or (turn.tool == "submit" and (is_passed or is_failed)):
+            return "passed" if is_passed and not is_failed else "failed"
     return "untested"

@@ -104,11 +104,16 @@ def add_toolchain(place: Path, debs: Sequence[Deb], store: "LayerStore") -> None
     """
     layer = store.build_once("toolchains", debs_digest(debs), lambda folder: install_debs(folder, debs))
     shutil.copytree(layer, place / "toolchain", copy_function=os.link, symlinks=True)
-    scripts = resources.files("repairgym") / "data" / "java"
-    for name in ("java", "javac", "mvn"):
+    for name, text in toolchain_scripts().items():
         target = place / "bin" / name
-        target.write_text(scripts.joinpath(f"{name}.sh").read_text("utf-8"), encoding="utf-8")
+        target.write_text(text, encoding="utf-8")
         target.chmod(0o755)
+
+
+def toolchain_scripts() -> dict[str, str]:
+    """Return program -> script that starts it in a test run."""
+    folder = resources.files("repairgym") / "data" / "java"
+    return {name: folder.joinpath(f"{name}.sh").read_text("utf-8") for name in ("java", "javac", "mvn")}
 
 
 def make_links_relative(place: Path) -> None:

@@ -31,7 +31,14 @@ from uv import find_uv_bin
 from repairgym.errors import DiskFullError, IndexUnavailableError, PackageNotFoundError, TaskError
 from repairgym.records import Environment
 from repairgym.tasks.layers.catalogue import JAVA_REQUIREMENTS, JavaPackage, NpmPackage, Project, shipped_path
-from repairgym.tasks.layers.debian import DEBIAN_HEAD, JAVA_TOOLS, add_toolchain, read_debs, resolve_debs
+from repairgym.tasks.layers.debian import (
+    DEBIAN_HEAD,
+    JAVA_TOOLS,
+    add_toolchain,
+    read_debs,
+    resolve_debs,
+    toolchain_scripts,
+)
 from repairgym.tasks.layers.npm_locks import install_npm_lock, is_npm_lock, read_npm_lock
 from repairgym.tasks.layers.package_index import index_settings
 from repairgym.tasks.layers.store import LayerStore
@@ -123,7 +130,8 @@ def with_wheelhouse(lock: str, versions: Iterable[str]) -> str:
 def describe_environment(lock: str) -> Environment:
     """Describe the environment of ``lock`` on this machine without building it."""
     python = platform.python_version()
-    key = "\n".join([lock, python, sys.implementation.name, sysconfig.get_platform()])
+    scripts = toolchain_scripts().values() if DEBIAN_HEAD in lock else ()
+    key = "\n".join([lock, python, sys.implementation.name, sysconfig.get_platform(), *scripts])
     return Environment(lock=lock, python=python, digest=hashlib.sha256(key.encode()).hexdigest())
 
 

@@ -18,10 +18,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field, ValidationError
 
+from repairgym.config.loading import to_toml
 from repairgym.errors import InputError
 from repairgym.records import Accuracy, Certificate, Record, SourceKind, Task
 from repairgym.tasks.build.test_files import function_id, held_in
@@ -149,6 +150,26 @@ class TaskManifest:
             self.settings = ManifestSettings.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
         except (OSError, tomllib.TOMLDecodeError, ValidationError) as error:
             raise InputError(f"{path} is no task manifest: {error}") from error
+
+    @classmethod
+    def create(cls, path: Path, tasks: Collection[Task]) -> Self:
+        """Write the settings of a new manifest, with the longest deadlines of ``tasks``, and open it.
+
+        Raises:
+            InputError: ``path`` does not end with ``.toml``, or there is no task.
+        """
+        if path.suffix != ".toml" or not tasks:
+            raise InputError(f"got {path} for {len(tasks)} tasks; expected a new file that ends with .toml, and tasks")
+        limits: dict[str, float] = {}
+        for task in tasks:
+            is_build = is_wheel_check(task.fail_to_pass) or is_java_check(task.fail_to_pass)
+            bounds = {"test_timeout_s": task.test_timeout_s, "timeout_s": task.timeout_s}
+            for name, bound in {"max_build_s": task.timeout_s}.items() if is_build else bounds.items():
+                limits[name] = max(limits.get(name, 0.0), bound)
+        settings = ManifestSettings(entries=path.stem, **limits)
+        with written_whole(path) as stream:
+            stream.write(to_toml(settings).encode())
+        return cls(path)
 
     @property
     def locks(self) -> Path:
