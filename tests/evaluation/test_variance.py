@@ -61,6 +61,23 @@ def test_what_the_data_cannot_show_is_not_zero():
         split_variance({"a": {"t": [PASSED], "u": [FAILED]}, "b": {"t": [PASSED]}})
 
 
+def test_one_sample_does_not_tell_seeds_from_samples():
+    generator = np.random.default_rng(0)
+    coins = {
+        str(seed): {str(task): [PASSED if draw else FAILED] for task, draw in enumerate(generator.random(40) < 0.5)}
+        for seed in range(3)
+    }
+    parts = split_variance(coins)
+    assert (parts.sample, parts.task_by_seed) == (None, None)
+    assert parts.task is not None
+    assert split_variance({"a": coins["0"]}).task is None
+
+
+def test_no_interval_is_a_point():
+    low, high = MeanSquares([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]).interval()
+    assert low < 1 / 3 < high
+
+
 def test_recipes_are_compared_task_by_task_and_seed_by_seed():
     runs = list(draw_runs(3, 2, 40, 5).values())
     better = [{task: [PASSED, kinds[1]] for task, kinds in run.items()} for run in runs]

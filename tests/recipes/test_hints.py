@@ -9,7 +9,8 @@ import pytest
 from repairgym.agent.wasted_turns import DETECTORS, wasted_turns
 from repairgym.config.learning import OptimizerConfig, SftConfig
 from repairgym.config.loading import load_config
-from repairgym.config.recipes import CollectConfig, HintsConfig
+from repairgym.config.recipes import CollectConfig
+from repairgym.config.rounds import HintsConfig
 from repairgym.config.selection import TrainingSelection
 from repairgym.errors import ConfigError, TaskError
 from repairgym.inference.loading import load_model, load_tokenizer

@@ -12,10 +12,10 @@ from repairgym.agent.review import RIGHT, ROLES, WRONG, judgement_of, review_tur
 from repairgym.agent.routing import Team, read_members
 from repairgym.config.learning import OptimizerConfig, SftConfig, StepDpoConfig
 from repairgym.config.loading import load_config
-from repairgym.config.malt import MaltConfig
 from repairgym.config.models import EngineConfig
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
+from repairgym.config.rounds import MaltConfig
 from repairgym.config.selection import TrainingSelection
 from repairgym.errors import ConfigError, TaskError
 from repairgym.inference.loading import load_model

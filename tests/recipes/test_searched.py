@@ -10,7 +10,7 @@ from repairgym.agent.expert import Expert
 from repairgym.agent.tools.window_edits import CompactEdit
 from repairgym.config.exploration import SearchTreeConfig
 from repairgym.config.learning import OptimizerConfig, SftConfig, StepDpoConfig
-from repairgym.config.recipes import AgentQConfig, DaggerConfig
+from repairgym.config.rounds import AgentQConfig, DaggerConfig
 from repairgym.config.selection import TrainingSelection
 from repairgym.errors import TaskError
 from repairgym.inference.loading import load_tokenizer

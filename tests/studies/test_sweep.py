@@ -117,6 +117,14 @@ def test_a_sweep_runs_once_and_reads_values_and_compute(folder: Path, config: Sw
     assert [num_starts(folder, number) for number in range(4)] == [1, 1, 1, 1]
 
 
+def test_a_sweep_with_seeds_does_not_grow_by_draws(folder: Path, config: SweepConfig):
+    seeded = config.model_copy(update={"num_runs": 2, "num_seeds": 2, "seed_setting": "seed"})
+    run_sweep(seeded, folder, quiet)
+    with pytest.raises(ConfigError, match=r"run 2 of .* has another point than this plan gives it"):
+        run_sweep(seeded.model_copy(update={"num_runs": 3}), folder, quiet)
+    assert len(run_sweep(seeded.model_copy(update={"num_seeds": 3}), folder, quiet)) == 6
+
+
 def test_a_failed_child_is_kept_and_tried_again(folder: Path, config: SweepConfig):
     (folder / "fails").touch()
     runs = run_sweep(config, folder, quiet)
@@ -188,6 +196,11 @@ def test_a_child_is_evaluated_after_its_command_and_arms_are_paired(synthetic_ru
     assert row.treatment == "a"
     assert not compare_arms(runs, config.model_copy(update={"metric": "rl:policy/entropy"}), tmp_path)
     assert not compare_arms(runs[1:], config, tmp_path)
+    # The evaluation is repeated after a failure: neither its tokens nor its seconds are the child's.
+    lines = [json.loads(line) for line in (tmp_path / "runs" / "000.jsonl").read_text().splitlines()]
+    assert [line["is_evaluation"] for line in lines] == [False, True]
+    assert runs[0].cpu_s == lines[0]["cpu_s"]
+    assert runs[0].num_tokens == lines[0]["compute"]["num_tokens"]
     wrong = config.model_copy(update={"evaluation": (*config.evaluation, "--sample", "99")})
     with pytest.raises(ConfigError, match=r"run 0 was rejected .*no sample 99"):
         run_sweep(

@@ -1,5 +1,6 @@
 """SFT, RFT and DAPO over a tiny model and a scripted sandbox: what is learned, kept, resumed and never trained on."""
 
+import shutil
 from functools import partial
 
 import pytest
@@ -152,6 +153,18 @@ def test_no_iteration_begins_behind_the_bound_on_sampled_tokens(tmp_path, open_t
         list(loop.iterations())
         assert loop.num_done == num_iterations
         assert {row.step for row in run.store.rows(phase="rl")} == set(range(num_iterations))
+
+
+def test_an_iteration_that_was_sampled_and_not_learned_is_learned_after_a_kill(tmp_path, open_taught):
+    run = open_taught(tmp_path)
+    config = RL.model_copy(update={"max_sampled_tokens": 1})
+    list(RLLoop(run, config, "sft").iterations())
+    num_rows = len(run.store.rows(phase="rl"))
+    shutil.rmtree(run.checkpoint("rl-state"))  # as if the kill had come before the update
+    loop = RLLoop(run, config, "sft")
+    list(loop.iterations())
+    assert loop.num_done == 1
+    assert len(run.store.rows(phase="rl")) == num_rows
 
 
 def test_the_loop_learns_by_state(tmp_path, open_taught):

@@ -34,8 +34,9 @@ class SweepRun(Record):
     exit_code: int = 0
     value: float | None = None
     wall_s: float = 0.0
+    """Of the command, over all attempts but those that a kill of the sweep ended; an evaluation does not count."""
     cpu_s: float = 0.0
-    """Processor time of the child and of the processes that it waited for."""
+    """The same in processor time of the child and of the processes that it waited for."""
     num_tokens: int | None = None
     """Tokens of all its episodes, prompts included; None: not known."""
     num_sampled_tokens: int | None = None

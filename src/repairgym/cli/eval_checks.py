@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from repairgym.evaluation.pass_at_k import TaskVerdicts
     from repairgym.evaluation.variance import RecipeComparison
     from repairgym.records import Record, Task, VerdictKind
+    from repairgym.rollout.rows import TrajectoryRow
     from repairgym.rollout.store import RunStore
 
 Phase = Annotated[str, typer.Option("--phase", help="Evaluation phase; default: the only one of each run.")]
@@ -93,19 +95,18 @@ def _read(run: Path, phase: str, chosen: set[str] | None) -> tuple[TaskVerdicts,
     from repairgym.evaluation.runs import choose_phase
 
     with open_stored(run) as store:
-        verdicts = verdicts_by_task(store.rows(phase=choose_phase(store, phase)))
-        return {name: it for name, it in verdicts.items() if chosen is None or name in chosen}, _regraded(store)
+        named = choose_phase(store, phase)
+        rows = [row for row in store.rows(phase=named) if chosen is None or row.task_id in chosen]
+        return verdicts_by_task(rows), _regraded(store, rows)
 
 
-def _regraded(store: RunStore) -> list[tuple[VerdictKind, VerdictKind]]:
-    """Return both verdicts of each submission with an audit, unless one is invalid."""
+def _regraded(store: RunStore, rows: Iterable[TrajectoryRow]) -> list[tuple[VerdictKind, VerdictKind]]:
+    """Return both verdicts of each submission of ``rows`` with an audit, unless one is invalid."""
     from repairgym.records import VerdictKind
     from repairgym.rollout.names import AUDIT
 
     audited = {row.id.removeprefix(AUDIT): row.verdict for row in store.rows(phase_prefix=AUDIT)}
-    if not audited:
-        return []
-    pairs = [(row.verdict, audited[row.id]) for row in store.rows() if row.id in audited]
+    pairs = [(row.verdict, audited[row.id]) for row in rows if row.id in audited]
     return [pair for pair in pairs if VerdictKind.INVALID not in pair]
 
 

@@ -18,18 +18,15 @@ from repairgym.config.commands import (
     ServeTasksConfig,
     StartsConfig,
 )
-from repairgym.config.malt import MaltConfig
 from repairgym.config.recipes import (
-    AgentQConfig,
-    DaggerConfig,
     DistillThenGrpoConfig,
-    HintsConfig,
     RftCommandConfig,
     RlCommandConfig,
     SftCommandConfig,
     StepDpoCommandConfig,
     TwoStageConfig,
 )
+from repairgym.config.rounds import AgentQConfig, DaggerConfig, HintsConfig, MaltConfig
 from repairgym.config.selection import TaskSelection
 from repairgym.inference.model_source import SHIPPED, shipped_base
 from repairgym.rollout.jobs import ServerProtocol

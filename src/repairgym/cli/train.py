@@ -27,13 +27,13 @@ from repairgym.cli.options import (
 )
 from repairgym.cli.preflights import check_contexts, check_dry_run, check_selections, local_model, this_room
 from repairgym.cli.verl import Machine, VerlRecipeOption, load_verl_plan
-from repairgym.config import recipes
+from repairgym.config import recipes, rounds
 from repairgym.config.algorithms import PRESETS
 from repairgym.config.commands import ChangesConfig
 from repairgym.config.learning import AlgorithmConfig, SftConfig, StepDpoConfig
-from repairgym.config.malt import MaltConfig
 from repairgym.errors import ConfigError
 from repairgym.sizing.preflight import TrainCommandConfig
+from repairgym.tasks.store import TaskStore
 from repairgym.training.run_settings import CallConfig, keep_config
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def _train_in_rounds(
     tasks: Path,
     run: Path,
     model: Path,
-    config: recipes.DaggerConfig | recipes.HintsConfig | recipes.AgentQConfig | MaltConfig,
+    config: rounds.DaggerConfig | rounds.HintsConfig | rounds.AgentQConfig | rounds.MaltConfig,
     *settings: SftConfig | StepDpoConfig,
 ) -> None:
     """Run a recipe that samples and updates in turn, in a run folder that begins with ``model``."""
@@ -263,7 +263,7 @@ def _train_in_rounds(
 
 @app.command()
 @_configured
-def dagger(tasks: Tasks, run: NewRun, start: Start, config: recipes.DaggerConfig) -> None:
+def dagger(tasks: Tasks, run: NewRun, start: Start, config: rounds.DaggerConfig) -> None:
     """Imitate a scripted expert in the states that the policy itself gets into (turn-level DAgger).
 
     Example: repairgym train dagger tasks runs/dagger models/base select.num_tasks=64 num_rounds=3
@@ -276,7 +276,7 @@ def dagger(tasks: Tasks, run: NewRun, start: Start, config: recipes.DaggerConfig
 
 @app.command()
 @_configured
-def hints(tasks: Tasks, run: NewRun, start: Start, config: recipes.HintsConfig) -> None:
+def hints(tasks: Tasks, run: NewRun, start: Start, config: rounds.HintsConfig) -> None:
     """Continue behind hints at wasted turns, and imitate what then passed without the hints (after CoRT).
 
     Example: repairgym train hints tasks runs/hints models/rft select.num_tasks=64 num_forks=2
@@ -289,7 +289,7 @@ def hints(tasks: Tasks, run: NewRun, start: Start, config: recipes.HintsConfig) 
 
 @app.command("agent_q")
 @_configured
-def agent_q(tasks: Tasks, run: NewRun, start: Start, config: recipes.AgentQConfig) -> None:
+def agent_q(tasks: Tasks, run: NewRun, start: Start, config: rounds.AgentQConfig) -> None:
     """Search over turns, prefer the better action of each node, repeat (Agent Q, Algorithm 1).
 
     Example: repairgym train agent_q tasks runs/q models/rft num_leaves=16 num_rounds=3
@@ -302,7 +302,7 @@ def agent_q(tasks: Tasks, run: NewRun, start: Start, config: recipes.AgentQConfi
 
 @app.command()
 @_configured
-def malt(tasks: Tasks, run: NewRun, start: Start, config: MaltConfig) -> None:
+def malt(tasks: Tasks, run: NewRun, start: Start, config: rounds.MaltConfig) -> None:
     """Train a patcher, a reviewer and a refiner on trees of their turns; the file that it makes is a policy (MALT).
 
     Example: repairgym train malt tasks runs/malt models/rft select.num_tasks=64 num_patches=3
@@ -332,6 +332,28 @@ def rl(tasks: Tasks, run: NewRun, start: Start, config: recipes.RlCommandConfig)
             import_checkpoint(run, model, START)
             run_rl_stage(opened, config.rl, START, RL, config.watch.alarms)
         return RL
+
+    _train(run, recipe, config.rl.algorithm)
+
+
+@app.command("self_play")
+@_configured
+def self_play(tasks: Tasks, run: NewRun, start: Start, config: rounds.SelfPlayConfig) -> None:
+    """RL on tasks that evolve with the policy: its failures, and bugs that it injects, become tasks (EigenData, SSR).
+
+    Example: repairgym train self_play tasks runs/play models/rft --preset demo_rl rl.max_iterations=20
+
+    Example: repairgym train self_play tasks runs/play models/rft num_rounds=3 num_injected_tasks=24
+    """
+    model = _check_recipe(tasks, run, start, config)
+    from repairgym.cli.running import import_checkpoint, open_run
+    from repairgym.recipes.self_play import self_play
+
+    def recipe() -> str:
+        call = CallConfig("train-self_play", config)
+        with open_run(run, tasks, model, config.rollout, config.seed, config.watch, call, config.cluster) as opened:
+            import_checkpoint(run, model, START)
+            return self_play(opened, TaskStore(tasks), config).name
 
     _train(run, recipe, config.rl.algorithm)
 

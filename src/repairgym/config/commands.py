@@ -36,19 +36,15 @@ class EpisodesConfig(Record):
     _nodes_can_run_it = model_validator(mode="after")(check_cluster)
 
 
-class EvolutionConfig(EpisodesConfig):
-    """`repairgym tasks evolve`."""
+class GenerationSettings(Record):
+    """Making of one generation of tasks."""
 
-    select: TaskSelection = TaskSelection(splits=("train",), sources=("mutations",))
-    """Tasks of the last generation; new tasks keep the split of their package."""
-    num_samples: PositiveInt = 4
-    """Episodes per task that ``--policy`` runs."""
     num_tasks: PositiveInt = 100
     """Most new tasks: those from failed repairs and from proposals count, the plan makes the rest."""
     num_tries: PositiveInt = 6
     """Mutants tried per wanted task, at most."""
     num_failed_repairs: NonNegativeInt = 0
-    """Most new tasks from failed repairs per package; 0: all."""
+    """Most new tasks from failed repairs, and from injections, per package; 0: all."""
     num_proposals: NonNegativeInt = 0
     """Questions to ``generator`` per package; 0: no model proposes bugs."""
     generator: EndpointConfig = EndpointConfig()
@@ -78,6 +74,15 @@ class EvolutionConfig(EpisodesConfig):
         elif self.generator != EndpointConfig():
             raise ValueError("generator is set, but num_proposals=0 asks it nothing; set num_proposals")
         return self
+
+
+class EvolutionConfig(EpisodesConfig, GenerationSettings):
+    """`repairgym tasks evolve`."""
+
+    select: TaskSelection = TaskSelection(splits=("train",), sources=("mutations",))
+    """Tasks of the last generation; new tasks keep the split of their package."""
+    num_samples: PositiveInt = 4
+    """Episodes per task that ``--policy`` runs."""
 
     def as_build(self, catalogue: str, locks: str) -> TasksConfig:
         """Return the settings of the sources."""

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_va
 from repairgym.config import exploration as exploration_config
 from repairgym.config.algorithms import DapoLossConfig, RewardConfig, TerminalRewardConfig, check_turns
 from repairgym.config.cluster import ClusterConfig, check_cluster
-from repairgym.config.exploration import GroupTreeConfig, NoTreeConfig, SearchTreeConfig, check_tree
+from repairgym.config.exploration import GroupTreeConfig, NoTreeConfig, check_tree
 from repairgym.config.learning import (
     AlgorithmConfig,
     ComputeConfig,
@@ -336,93 +336,6 @@ class RftCommandConfig(Record):
     """The servers of the samplers ``vllm`` and ``openai``."""
     rft: RftConfig = RftConfig()
     rollout: RolloutConfig = RolloutConfig()
-
-
-class DaggerConfig(Record):
-    """`repairgym train dagger`."""
-
-    seed: int = 0
-    select: TrainingSelection = TrainingSelection(num_tasks=64)
-    num_rounds: PositiveInt = 3
-    """Our choice."""
-    num_samples: PositiveInt = 2
-    """Episodes per task and round. Our choice."""
-    first_share: float = Field(default=1.0, ge=0.0, le=1.0)
-    """Share of the expert's turns in the first round; it falls by ``decay`` in each round after it (DAgger, arXiv
-    1011.0686: 1, the teacher alone)."""
-    decay: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Our choice; 0: only the first round has the expert's turns."""
-    sft: SftConfig = SftConfig()
-    rollout: RolloutConfig = RolloutConfig()
-
-    def expert_share(self, step: int) -> float:
-        """Return the share of the expert's turns in round ``step``."""
-        return self.first_share * self.decay**step
-
-    @model_validator(mode="after")
-    def _expert_speaks(self) -> Self:
-        if self.rollout.pipeline.type != "compact":
-            raise ValueError(
-                f"rollout.pipeline.type={self.rollout.pipeline.type!r}: the expert speaks compact actions only; "
-                "expected 'compact'"
-            )
-        return self
-
-
-class HintsConfig(Record):
-    """`repairgym train hints` (after CoRT, arXiv 2506.09820)."""
-
-    seed: int = 0
-    select: TrainingSelection = TrainingSelection(num_tasks=64)
-    num_samples: PositiveInt = 4
-    """Episodes per task whose wasted turns are looked for."""
-    max_places: PositiveInt = 2
-    """Most wasted turns of one failed episode that are made again: the first of each kind. Our choice."""
-    num_forks: PositiveInt = 2
-    """Forks with the hint at each place, and as many without it, which are the control. Our choice."""
-    imitated: Literal["hinted", "unhinted"] = "hinted"
-    """Forks whose successes are imitated; ``unhinted`` trains the control at equal compute."""
-    max_per_task: PositiveInt = 4
-    sft: SftConfig = SftConfig()
-    rollout: RolloutConfig = RolloutConfig()
-
-    @model_validator(mode="after")
-    def _hints_are_seen(self) -> Self:
-        pipeline = self.rollout.pipeline
-        if pipeline.thinking == "dropped" or pipeline.context.type != "full" or self.rollout.agent.type != "pipeline":
-            raise ValueError(
-                "a hint stands in one history that our agent loop keeps whole; expected rollout.pipeline.thinking "
-                f"'off' or 'kept', context.type 'full' and rollout.agent.type 'pipeline', got {pipeline.thinking!r}, "
-                f"{pipeline.context.type!r} and {self.rollout.agent.type!r}"
-            )
-        check_undemonstrated(pipeline)
-        return self
-
-
-class AgentQConfig(Record):
-    """`repairgym train agent_q` (Agent Q, arXiv 2408.07199, Algorithm 1)."""
-
-    seed: int = 0
-    select: TrainingSelection = TrainingSelection(num_tasks=64)
-    num_rounds: PositiveInt = 3
-    """Outer iterations; the reference of each is the policy that it begins with. Our choice."""
-    num_leaves: PositiveInt = 16
-    """Episodes of the search per task and round. Our choice: the paper states none."""
-    tree: SearchTreeConfig = SearchTreeConfig(num_children=4, final_exploration=1.0)
-    """The search; the paper's exploration has no decay, its number of actions per node is not stated."""
-    critic_weight: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """1 - alpha of Q = alpha Q_search + (1 - alpha) Q_critic: the rank of an action's mean log-probability under the
-    policy, from 0 to 1, stands for the paper's critic. The paper states no alpha."""
-    min_gap: float = Field(default=0.3, ge=0.0, lt=1.0)
-    """theta: least difference of the values of a pair. Our choice; the paper gives no value."""
-    max_per_task: PositiveInt = 16
-    step_dpo: StepDpoConfig = StepDpoConfig()
-    rollout: RolloutConfig = RolloutConfig()
-
-    @model_validator(mode="after")
-    def _can_search(self) -> Self:
-        check_tree(self.tree, self.num_leaves, self.rollout.agent.type)
-        return self
 
 
 class StepDpoCommandConfig(Record):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from repairgym.config import cluster, commands, malt, recipes, selection, solving, sweep, tasks
+from repairgym.config import cluster, commands, recipes, rounds, selection, solving, sweep, tasks
 from repairgym.config.loading import to_toml, toml_value
 from repairgym.config.sandbox import LayersConfig
 from repairgym.config.schema import iter_settings, members_of, records_of, suggest_key, tags_of
@@ -23,10 +23,11 @@ COMMAND_CONFIGS: Mapping[str, type[Record]] = {
     "train sft": recipes.SftCommandConfig,
     "train rft": recipes.RftCommandConfig,
     "train step_dpo": recipes.StepDpoCommandConfig,
-    "train dagger": recipes.DaggerConfig,
-    "train hints": recipes.HintsConfig,
-    "train agent_q": recipes.AgentQConfig,
-    "train malt": malt.MaltConfig,
+    "train dagger": rounds.DaggerConfig,
+    "train hints": rounds.HintsConfig,
+    "train agent_q": rounds.AgentQConfig,
+    "train malt": rounds.MaltConfig,
+    "train self_play": rounds.SelfPlayConfig,
     "train dapo_two_stage": recipes.TwoStageConfig,
     "train distill_then_grpo": recipes.DistillThenGrpoConfig,
     "train base": recipes.PretrainingConfig,

@@ -71,20 +71,20 @@ class SweepConfig(Record):
     """A program of your own instead, called in the same way; it writes numbers as JSON to ``{run}/result.json``."""
     evaluation: tuple[str, ...] = ()
     """Words of a second `repairgym` command for each child whose ``command`` has ended, without the child's overrides:
-    ``["eval", "run", "tasks", "{run}", "--policy", "{run}/checkpoints/rl", "--stage", "rl"]``. Its tokens are not
-    counted as compute."""
+    ``["eval", "run", "tasks", "{run}", "--policy", "{run}/checkpoints/rl", "--stage", "rl"]``. Its tokens and
+    seconds are not counted."""
     settings: dict[str, Distribution] = {}
     """Dotted setting -> what is drawn for it: random search (arXiv 2507.04103, 1,370 random configurations)."""
     arms: dict[str, tuple[str, ...]] = {}
     """Name -> overrides ``a.b=value``: a comparison of named arms instead of random search."""
     num_runs: PositiveInt = 20
-    """Draws of a random search."""
+    """Draws of a random search; it may grow later where ``num_seeds`` is 1."""
     num_seeds: PositiveInt = 1
     """Runs of each draw or arm, with seeds of their own."""
     seed_setting: str = "seed"
     """Dotted setting that gets the child's seed; empty: none."""
     seed: NonNegativeInt = 0
-    """Of the draws; children have the seeds ``seed``, ``seed + 1``, ..."""
+    """Of the draws. Run k of a draw or arm has the seed ``seed + k``; with ``num_seeds=1`` all have ``seed``."""
     metric: str = ""
     """Value of a run: ``eval/STAGE/SET`` (its Pass@1; empty: of the only evaluation), ``PHASE:METRIC``, or a key of
     ``result.json``."""

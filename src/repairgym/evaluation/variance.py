@@ -30,12 +30,13 @@ class VarianceParts(Record):
     num_seeds: int
     num_samples: int
     num_regraded: int
-    task: float
-    """Between tasks, for all seeds alike."""
+    task: float | None
+    """Between tasks, for all seeds alike; None with one run where some task has one sample."""
     seed: float | None
     """Between training runs, for all tasks alike; None with one run."""
     task_by_seed: float | None
-    """Between tasks, other for each seed: the tasks that one run is better at than another."""
+    """Between tasks, other for each seed: the tasks that one run is better at than another. None with one run, or where
+    some task has one sample, which does not tell it from `sample`."""
     sample: float | None
     """Between samples of a policy on a task, without the grader's part; None: some task has one sample in a run."""
     grader: float | None
@@ -82,9 +83,9 @@ def split_variance(runs: Mapping[str, TaskVerdicts], regraded: Gradings = ()) ->
         num_seeds=len(cells),
         num_samples=sum(len(verdicts[task]) for verdicts in runs.values() for task in tasks),
         num_regraded=len(regraded),
-        task=max(0.0, (squares.tasks - within) / len(cells)),
+        task=max(0.0, (squares.tasks - within) / len(cells)) if has_seeds or is_known else None,
         seed=max(0.0, (squares.seeds - squares.interaction) / len(tasks)) if has_seeds else None,
-        task_by_seed=max(0.0, squares.interaction - of_mean) if has_seeds else None,
+        task_by_seed=max(0.0, squares.interaction - of_mean) if has_seeds and is_known else None,
         sample=None if of_sample is None else max(0.0, of_sample - (grader or 0.0)),
         grader=grader,
         mean=squares.mean,
@@ -182,6 +183,8 @@ class MeanSquares:
         of_tasks, of_seeds = self.tasks, 0.0
         if has_new_seeds and self._num_seeds >= MIN_SEEDS:
             of_tasks, of_seeds = max(0.0, self.tasks - self.interaction), self.seeds
+            if not of_tasks + of_seeds:  # in small tables both can be 0 by chance, and the mean is not known exactly
+                of_tasks = self.interaction
         weighted = _margin(self._num_tasks - 1) * of_tasks + _margin(max(1, self._num_seeds - 1)) * of_seeds
         square = of_tasks + of_seeds
         half = weighted / math.sqrt(square * num) if square else 0.0

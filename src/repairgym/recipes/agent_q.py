@@ -7,7 +7,7 @@
 
 from pathlib import Path
 
-from repairgym.config.recipes import AgentQConfig
+from repairgym.config.rounds import AgentQConfig
 from repairgym.errors import TaskError
 from repairgym.inference.loading import copy_folder
 from repairgym.recipes.step_dpo import PreferenceWork, action_pairs

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from repairgym.agent.expert import Expert
-from repairgym.config.recipes import DaggerConfig
+from repairgym.config.rounds import DaggerConfig
 from repairgym.errors import TaskError
 from repairgym.inference.loading import copy_folder, load_tokenizer
 from repairgym.inference.renderer import ChatRenderer

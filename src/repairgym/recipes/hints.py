@@ -11,7 +11,7 @@ from typing import Literal
 
 from repairgym.agent.conversation import Hint
 from repairgym.agent.wasted_turns import DETECTORS, wasted_turns
-from repairgym.config.recipes import HintsConfig
+from repairgym.config.rounds import HintsConfig
 from repairgym.errors import TaskError
 from repairgym.inference.loading import load_tokenizer
 from repairgym.records import Trajectory, VerdictKind

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from repairgym.agent.review import RIGHT, ROLES, WRONG, review_turn
 from repairgym.agent.routing import Member, Team
-from repairgym.config.malt import MaltConfig
 from repairgym.config.pipeline import Role
+from repairgym.config.rounds import MaltConfig
 from repairgym.errors import TaskError
 from repairgym.inference.loading import copy_folder
 from repairgym.recipes.role_credit import Node, positives, role_nodes, role_pairs
@@ -51,9 +51,9 @@ def malt(run: Run, config: MaltConfig) -> Path:
         )
     metrics = tree_metrics(nodes, config.threshold)
     run.progress(STAGE, 0, 0, f"{len(episodes)} ends, {metrics['malt/refiner_value']:.0%} of the refinements pass")
-    for role in ROLES:
-        metrics |= _train(run, config, role, [node for node in nodes if node.role == role])
     run.store.add_metrics(STAGE, 0, metrics)
+    for role in ROLES:
+        _train(run, config, role, [node for node in nodes if node.role == role])
     return _write_team(run, config)
 
 
@@ -96,7 +96,7 @@ def tree_metrics(nodes: Sequence[Node], threshold: float) -> dict[str, float]:
     return metrics
 
 
-def _train(run: Run, config: MaltConfig, role: Role, nodes: Sequence[Node]) -> dict[str, float]:
+def _train(run: Run, config: MaltConfig, role: Role, nodes: Sequence[Node]) -> None:
     """Make the checkpoint ``role``; a stage without examples leaves the weights as they are."""
     imitated = positives(nodes, config.threshold, config.max_per_task)
     pairs = role_pairs(nodes, config.threshold, config.max_per_task) if role in config.preferring_roles else []
@@ -115,7 +115,7 @@ def _train(run: Run, config: MaltConfig, role: Role, nodes: Sequence[Node]) -> d
         metrics |= {f"{role}/{name}": value for name, value in learned.items() if name.startswith("preference/")}
     elif not target.exists():
         copy_folder(middle, target)
-    return metrics
+    run.store.add_metrics(STAGE, 0, metrics)
 
 
 def _write_team(run: Run, config: MaltConfig) -> Path:

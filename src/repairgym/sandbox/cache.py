@@ -32,20 +32,30 @@ class ExecutionCache:
         """Return the cached result of ``key``, or that of ``execute``, whose error is this caller's alone."""
         if self._max_entries == 0:
             return await execute()
-        while key not in self._runs:
-            future = self._in_flight.get(key)
-            if future is None:
-                return await self._execute(key, execute)
+        while key in self:
+            if (result := await self.wait_for(key)) is not None:
+                return cast(Result, result)
+        return await self._execute(key, execute)
+
+    async def wait_for(self, key: Key) -> Any | None:
+        """Return the result of ``key`` that is cached, or that somebody's run makes; None: there is none, or it failed.
+
+        Who needs a place to run it itself waits here first, and takes its place before `get_or_run`: if whoever holds
+        the place waited for whoever needs it, both would wait for ever.
+        """
+        if key in self._in_flight:
+            future = self._in_flight[key]
             try:
                 await asyncio.shield(future)
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if not future.cancelled() or (task and task.cancelling()):
                     raise
-                # The caller that ran it failed, this one did not: run it, or wait for the next that does.
+        if key not in self._runs:
+            return None
         self.num_hits += 1
         self._runs.move_to_end(key)
-        return cast(Result, self._runs[key])
+        return self._runs[key]
 
     async def _execute(self, key: Key, execute: Callable[[], Awaitable[Result]]) -> Result:
         self.num_misses += 1

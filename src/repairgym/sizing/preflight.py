@@ -10,12 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from repairgym.config.learning import AlgorithmConfig, LoraConfig, SftConfig, StepDpoConfig
-from repairgym.config.malt import MaltConfig
 from repairgym.config.recipes import (
-    AgentQConfig,
-    DaggerConfig,
     DistillThenGrpoConfig,
-    HintsConfig,
     RftCommandConfig,
     RlCommandConfig,
     SftCommandConfig,
@@ -23,6 +19,7 @@ from repairgym.config.recipes import (
     TwoStageConfig,
 )
 from repairgym.config.rollout import RolloutConfig
+from repairgym.config.rounds import AgentQConfig, DaggerConfig, HintsConfig, MaltConfig
 from repairgym.errors import ModelFolderError
 from repairgym.sizing.attention import limited_attention
 from repairgym.sizing.host_memory import check_host

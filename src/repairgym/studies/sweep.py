@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import fmean
 
@@ -126,18 +126,25 @@ def run_sweep(config: SweepConfig, folder: Path, report: Report) -> list[SweepRu
     """Run what has not ended well yet, and return all ended runs; a child that failed before is tried again.
 
     Raises:
-        ConfigError: a child rejects its command or settings.
+        ConfigError: a child rejects its command or settings, or the folder's runs are numbered by another plan.
         Interrupted: the child was interrupted; the same call resumes.
     """
     plan, results, walls = planned_runs(config), read_results(folder), list[float]()
+    for run in plan:
+        if (ended := results.get(run.number)) and (ended.arm, ended.settings, ended.seed) != _point(run):
+            raise ConfigError(
+                f"run {run.number} of {folder} has another point than this plan gives it: with num_seeds above 1 a "
+                "sweep cannot grow by num_runs; give the old num_runs, or name another folder"
+            )
     for run in plan:
         if run.number in results and results[run.number].status == "done":
             continue
         num_ended = sum(results[row.number].status == "done" for row in plan if row.number in results)
         report(num_ended, len(plan), _time_left(walls, len(plan) - num_ended))
+        started = time.monotonic()
         ended = _run_child(run, config, folder)
-        walls.append(ended.wall_s)
-        _append(folder / RESULTS_FILE, ended)
+        walls.append(time.monotonic() - started)
+        _append(folder / RESULTS_FILE, ended.model_dump_json())
         results[run.number] = ended
     num_done = sum(run.status == "done" for run in results.values())
     report(num_done, len(plan), "" if num_done >= len(plan) else f"{len(plan) - num_done} failed: {folder / 'logs'}")
@@ -163,8 +170,9 @@ def compare_arms(runs: Sequence[SweepRun], config: SweepConfig, folder: Path) ->
     name = config.reference or next(iter(config.arms))
     reference, rows = verdicts.pop(name, {}), []
     for arm, of_seed in verdicts.items():
-        if seeds := sorted(of_seed.keys() & reference.keys()):
-            sides = [of_seed[seed] for seed in seeds], [reference[seed] for seed in seeds]
+        seeds = sorted(of_seed.keys() & reference.keys())
+        sides = [of_seed[seed] for seed in seeds], [reference[seed] for seed in seeds]
+        with suppress(InputError):  # too few common seeds or tasks to compare
             rows.append(compare_recipes(*sides, names=(arm, name)))
     return sorted(rows, key=lambda row: -row.difference)
 
@@ -176,11 +184,9 @@ def _run_child(run: SweepRun, config: SweepConfig, folder: Path) -> SweepRun:
     calls = [child_words(run, config, folder)]
     if config.evaluation:
         calls.append(_placed(config.evaluation, place))
-    started, cpu_s, compute = time.monotonic(), 0.0, dict[str, float | int | None]()
-    for words in calls:
-        with _held(place.with_suffix(".lock")) as lock, log.open("ab") as output:
-            code, used_s = _call([*(_CLI if config.command else ()), *words], output.fileno(), lock)
-        cpu_s += used_s
+    attempts = place.with_suffix(".jsonl")
+    for is_evaluation, words in zip((False, True), calls, strict=False):
+        code = _attempt([*(_CLI if config.command else ()), *words], place, log, is_evaluation=is_evaluation)
         if code == _INTERRUPTED or code == -signal.SIGINT:
             raise Interrupted(f"interrupted in run {run.number}; the same command resumes with it")
         if config.command and code in _USAGE_CODES:
@@ -188,12 +194,27 @@ def _run_child(run: SweepRun, config: SweepConfig, folder: Path) -> SweepRun:
             raise ConfigError(f"run {run.number} was rejected ({' '.join(words)}): {' '.join(tail)}")
         if code:
             break
-        # Before the evaluation: its tokens are not the child's compute.
-        compute = compute or read_compute(place)
-    measured = run.model_copy(update={"exit_code": code, "wall_s": time.monotonic() - started, "cpu_s": cpu_s})
+    own = [line for line in map(json.loads, attempts.read_text().splitlines()) if not line["is_evaluation"]]
+    spent = {name: sum(line[name] for line in own) for name in ("wall_s", "cpu_s")}
     if code:
-        return measured.model_copy(update={"status": "failed"})
-    return measured.model_copy(update={"value": read_value(place, config), **compute})
+        return run.model_copy(update={"exit_code": code, "status": "failed", **spent})
+    compute = next(line["compute"] for line in own if line["compute"] is not None)
+    return run.model_copy(update={"value": read_value(place, config), **spent, **compute})
+
+
+def _attempt(words: Sequence[str], place: Path, log: Path, *, is_evaluation: bool) -> int:
+    """Call a child once, note time and compute of the attempt, and return its exit code.
+
+    Compute is read behind the first command that ends well, before an evaluation adds to the folder.
+    """
+    started = time.monotonic()
+    with _held(place.with_suffix(".lock")) as lock, log.open("ab") as output:
+        code, cpu_s = _call(words, output.fileno(), lock)
+    line: dict[str, object] = {"is_evaluation": is_evaluation, "exit_code": code, "cpu_s": cpu_s}
+    compute = None if code or is_evaluation else read_compute(place)
+    line |= {"wall_s": time.monotonic() - started, "compute": compute}
+    _append(place.with_suffix(".jsonl"), json.dumps(line))
+    return code
 
 
 def _call(words: Sequence[str], output: int, lock: int) -> tuple[int, float]:
@@ -237,14 +258,18 @@ def _held(path: Path) -> Iterator[int]:
         yield file.fileno()
 
 
-def _append(path: Path, run: SweepRun) -> None:
+def _point(run: SweepRun) -> tuple[str, dict[str, Setting], int]:
+    return run.arm, run.settings, run.seed
+
+
+def _append(path: Path, line: str) -> None:
     """Add a line; behind a torn one it starts on a line of its own."""
     with path.open("ab+") as stream:
         if stream.tell():
             stream.seek(-1, os.SEEK_END)
             if stream.read(1) != b"\n":
                 stream.write(b"\n")
-        stream.write(f"{run.model_dump_json()}\n".encode())
+        stream.write(f"{line}\n".encode())
         stream.flush()
         os.fsync(stream.fileno())
 

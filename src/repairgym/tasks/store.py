@@ -45,6 +45,8 @@ class Unit:
     """Reason of a failure; empty for none."""
     logs: dict[str, str] = field(default_factory=dict)
     """Row of the funnel -> log of the first drop that it counts."""
+    tried: tuple[str, ...] = ()
+    """Digests of the bugs that were tried and are no task; of evolved tasks only."""
 
 
 class TaskStore:
@@ -128,7 +130,7 @@ class TaskStore:
 
     def save_unit(self, unit: Unit) -> None:
         """Write a finished unit."""
-        head = json.dumps({name: getattr(unit, name) for name in ("name", "key", "funnel", "error", "logs")})
+        head = json.dumps({name: getattr(unit, name) for name in ("name", "key", "funnel", "error", "logs", "tried")})
         lines = [head, *(task.model_dump_json() for task in unit.tasks)]
         self._write(f"{UNITS_FOLDER}/{unit.name}.jsonl", (line + "\n" for line in lines))
 
@@ -141,6 +143,7 @@ class TaskStore:
         fields = json.loads(head)
         if fields["key"] != key or fields["error"]:
             return None
+        fields["tried"] = tuple(fields.get("tried", ()))
         return Unit(**fields, tasks=tuple(Task.model_validate_json(line) for line in lines if line))
 
     def _read(self) -> Iterator[Task]:

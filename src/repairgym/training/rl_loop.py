@@ -91,16 +91,19 @@ class RLLoop:
         if self._versions is not None:
             yield from self._asynchronous(self._versions)
             return
-        while self.num_done < self._config.max_iterations and not self._is_spent():
+        while self.num_done < self._config.max_iterations and not self._is_spent(self.num_done):
             metrics = self._learn(self._group_sampler.sample(self.num_done))
             self.num_done += 1
             yield metrics
 
-    def _is_spent(self) -> bool:
-        """Return whether the phase has sampled its tokens; those of a branch's parent count once."""
+    def _is_spent(self, step: int) -> bool:
+        """Return whether the iterations before ``step`` have sampled the tokens; those of a branch's parent count once.
+
+        Later ones may be stored, too: a kill came between their episodes and their update.
+        """
         bound = self._config.max_sampled_tokens
         rows = self._run.store.rows(phase=self.phase) if bound is not None else []
-        return bound is not None and sum(row.num_action_tokens for row in rows) >= bound
+        return bound is not None and sum(row.num_action_tokens for row in rows if row.step < step) >= bound
 
     def _asynchronous(self, versions: WeightVersions) -> Generator[dict[str, float], None, None]:
         try:
@@ -120,7 +123,7 @@ class RLLoop:
                     self.num_done += 1
                     versions.forget_before(self.num_done)
                     yield metrics
-                if step < num_iterations and not self._is_spent():
+                if step < num_iterations and not self._is_spent(step):
                     updates.submit(self._group_sampler.sample(step))
         except KeyboardInterrupt:
             self._run.progress(self.phase, 0, 0, _STOPPING)

@@ -75,8 +75,8 @@ class BranchedChains(ABC):
         return len(self._jobs)
 
     def jobs(self) -> list[EpisodeJob]:
-        """Return all jobs so far."""
-        return list(self._jobs)
+        """Return all jobs so far by their ids: the order in which episodes end must not decide what is learned."""
+        return sorted(self._jobs, key=lambda job: job.trajectory_id)
 
     def grow(self, trajectory: Trajectory) -> list[EpisodeJob]:
         """Take a finished episode; return its branches."""

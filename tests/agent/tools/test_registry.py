@@ -14,12 +14,12 @@ from repairgym.agent.tools.registry import make_tools
 from repairgym.agent.tools.shell import RunShTool
 from repairgym.agent.tools.workspace import Workspace
 from repairgym.config.pipeline import KnowledgeConfig, PipelineConfig, SimplifiedConfig
-from repairgym.errors import ConfigError, TaskError
+from repairgym.errors import ConfigError, SandboxError, TaskError
 from repairgym.records import BuildStep, MainError
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.sandbox.lease import LeasedBackend
-from repairgym.testing.scripted import ScriptedBackend, scripted_answer
+from repairgym.testing.scripted import ScriptedBackend, ScriptedSandbox, scripted_answer
 
 
 def services(**values) -> ToolServices:
@@ -168,14 +168,63 @@ async def test_the_step_that_fails_is_named(context):
 
 
 @pytest.mark.asyncio
-async def test_a_build_that_takes_too_long_is_a_tooltimeout(context):
-    async def never(files):
-        await asyncio.sleep(60)
+@pytest.mark.parametrize("is_start_slow", [False, True])
+async def test_a_build_that_takes_too_long_is_a_tooltimeout_and_a_slow_start_is_none(task, tmp_path, is_start_slow):
+    class SlowSandbox(ScriptedSandbox):
+        async def run_tests(self, request):
+            await asyncio.sleep(0.0 if is_start_slow else 60.0)
+            return await super().run_tests(request)
 
-    context.workspace = Workspace(context.workspace._tree, {}, never)
-    seen = await call(ValidateAndBuildTool(services(command_timeout_s=0.01)), context)
-    assert seen.error == "tool"
-    assert seen.text.startswith("error: tooltimeout: ")
+    async def create(files):
+        await asyncio.sleep(0.5 if is_start_slow else 0.0)
+        return SlowSandbox(files, scripted_answer())
+
+    context = ToolContext(task=task, workspace=Workspace(tmp_path, task.base_files, create))
+    seen = await call(ValidateAndBuildTool(services(command_timeout_s=0.2)), context)
+    assert seen.error == ("" if is_start_slow else "tool")
+    assert seen.text.startswith("error: tooltimeout: ") is not is_start_slow
+    assert (context.workspace.wait_s >= 0.5) is is_start_slow
+
+
+@pytest.mark.asyncio
+async def test_a_failed_shared_run_leaves_no_episode_waiting_for_a_place(task, tmp_path):
+    """Two places, four episodes: who waits for a result without a place is not waited for by those that have one."""
+    failures = []
+
+    class LosingSandbox(ScriptedSandbox):
+        async def run_tests(self, request):
+            await asyncio.sleep(0.05)
+            if self.files["m.py"] == "shared" and not failures:
+                failures.append(request)
+                raise SandboxError("lost")
+            return await super().run_tests(request)
+
+    class LosingBackend(ScriptedBackend):
+        async def create(self, spec, *, snapshot=None):
+            return LosingSandbox(spec.files, scripted_answer())
+
+    backend, tool = LeasedBackend(LosingBackend(scripted_answer()), 2, 0.0), RunTestsTool(services())
+
+    async def play(delay_s: float, *texts: str) -> str:
+        async def create(files):
+            return await backend.create(SandboxSpec(environment=tmp_path, tree=tmp_path, files=files))
+
+        await asyncio.sleep(delay_s)
+        workspace = Workspace(tmp_path, task.base_files, create)
+        with backend.sharing():
+            try:
+                for text in texts:
+                    await workspace.write("m.py", text)
+                    await call(tool, ToolContext(task=task, workspace=workspace))
+            except SandboxError:
+                return "failed"
+            finally:
+                await workspace.close()
+        return "ended"
+
+    plays = [play(0.0, "own", "shared"), play(0.02, "shared"), play(0.04, "shared"), play(0.03, "other", "shared")]
+    async with asyncio.timeout(20.0):
+        assert sorted(await asyncio.gather(*plays)) == ["ended", "ended", "ended", "failed"]
 
 
 @pytest.mark.asyncio

@@ -113,6 +113,12 @@ def test_a_repair_that_does_not_pass_is_the_task_s_fault_and_a_lost_sandbox_nobo
     assert grader.num_graded == 1
 
 
+def test_a_test_that_did_not_run_again_does_not_disagree(task: Task) -> None:
+    failure = Failure(task, {"m.py": "x"}, verdict("-+++"))
+    assert attribute_failure(failure, verdict("-?++")).reason == "bug_remains"
+    assert attribute_failure(failure, verdict("--++")).reason == "gradings_disagree"
+
+
 def test_the_key_is_of_task_and_submission(task: Task) -> None:
     failures = [Failure(task, {"m.py": text}, verdict("-")) for text in ("x = 2\n", "x = 2\n", "x = 3\n")]
     failures.append(Failure(task.model_copy(update={"issue": "another"}), {"m.py": "x = 2\n"}, verdict("-")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -54,6 +55,20 @@ def test_what_is_no_proposal(function: MutableFunction, answer: str, reason: str
     text = read_proposal(function, answer, 2)
     assert isinstance(text, Drop)
     assert text.reason == reason
+
+
+@pytest.mark.parametrize("answer", ['[{"line": 1e999, "text": "x"}]', "[" * 5000 + "]" * 5000])
+def test_an_answer_of_any_form_is_a_drop(function: MutableFunction, answer: str) -> None:
+    made = read_proposal(function, answer, 3)
+    assert isinstance(made, Drop)
+    assert made.reason == "proposal_unreadable"
+
+
+def test_lines_are_those_of_the_parser(function: MutableFunction) -> None:
+    """A form feed ends a line for ``str.splitlines`` alone."""
+    feed = replace(function, source=SOURCE.replace("os\n\n", "os\n\x0c\n"))
+    assert make_question(feed, 3) == make_question(function, 3)
+    assert read_proposal(feed, reply((6, "        return high")), 3) == feed.source.replace("return low", "return high")
 
 
 def test_a_server_is_asked(function: MutableFunction) -> None:

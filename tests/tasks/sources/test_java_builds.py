@@ -22,6 +22,7 @@ from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.sources.base import BuildContext, Drop
 from repairgym.tasks.sources.java_builds import BUILD_TEST, JavaRun
 
+SUITE_TEST = "repairgym_java/test_java.py::test_the_suite_passes"
 pytestmark = [
     pytest.mark.network,
     pytest.mark.slow,
@@ -91,10 +92,37 @@ async def test_a_wrong_version_and_a_missing_import_become_certified_tasks(
         assert is_protected(task, "repairgym_java/expected.json")
         # Sources that leave a class out build, and are no repair.
         if edit.path != POM:
-            spec = task_layers(task, store).spec(graded_files(task, {edit.path: None, **_without_tests()}))
+            other = {"src/main/java/org/example/Other.java": "package org.example;\n\npublic class Other {\n}\n"}
+            files = {edit.path: None, **other, **_without_tests()}
+            spec = task_layers(task, store).spec(graded_files(task, files))
             emptied = await run_fresh(backend, spec, task_request(task))
             assert emptied.outcome(BUILD_TEST) is TestOutcome.PASSED
             assert not emptied.passes(task.fail_to_pass)
+    sources = SOURCES["src/main/java/org/example/Sum.java"].replace("mapToInt(i -> i).sum()", "mapToInt(i -> 0).sum()")
+    for name, files in forgeries(sources).items():
+        run_of = await run_fresh(backend, task_layers(task, store).spec(graded_files(task, files)), task_request(task))
+        assert run_of.outcome(BUILD_TEST) is TestOutcome.PASSED, name
+        assert run_of.outcome(SUITE_TEST) is not TestOutcome.PASSED, name
+
+
+def forgeries(wrong: str) -> dict[str, dict[str, str | None]]:
+    """Sources whose suite fails and which pretend that it passes: by its output, its exit, or JUnit itself."""
+    place = "src/main/java/org/example/Sum.java"
+
+    def with_code(code: str) -> dict[str, str | None]:
+        return {place: wrong.replace("public class Sum {", f"public class Sum {{\n    static {{ {code} }}")}
+
+    return {
+        "exit": with_code(r'System.out.println("\nOK (1 test)"); Runtime.getRuntime().halt(0);'),
+        "silence": with_code(
+            "System.setOut(new java.io.PrintStream(new java.io.OutputStream() { public void write(int b) {} }));"
+        ),
+        "junit": {
+            place: wrong,
+            "src/main/java/org/junit/runner/JUnitCore.java": "package org.junit.runner;\n\npublic class JUnitCore {\n"
+            '    public static void main(String[] names) {\n        System.out.println("OK (1 test)");\n    }\n}\n',
+        },
+    }
 
 
 def _without_tests() -> dict[str, str | None]:

@@ -8,9 +8,9 @@ of a run that another episode executes is a wait.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from contextlib import ExitStack
+from typing import TypeVar, cast
 
 from repairgym.agent.tools.base import NoArguments, Observation, Tool, ToolContext, tool_error
 from repairgym.agent.tools.shell import TIMEOUT_MARK, cut_middle
@@ -33,6 +33,8 @@ class BuildOutcome(Record):
     """None when a command of the build failed."""
     errors: tuple[MainError, ...]
     """Distinct errors, the main one first; empty: everything passed."""
+    is_late: bool = False
+    """The build did not end in the time of a command."""
 
     @property
     def error(self) -> MainError | None:
@@ -46,8 +48,13 @@ class BuildOutcome(Record):
         return failed.log if failed else self.run.output_tail if self.run else ""
 
 
-async def build_and_test(task: Task, workspace: Workspace, cache: ExecutionCache) -> BuildOutcome:
-    """Build ``workspace`` and run the visible tests of ``task``; equal states share one run."""
+async def build_and_test(
+    task: Task, workspace: Workspace, cache: ExecutionCache, timeout_s: float | None = None
+) -> BuildOutcome:
+    """Build ``workspace`` and run the visible tests of ``task``; equal states share one run.
+
+    ``timeout_s`` bounds the build alone: starts of sandboxes and runs of other episodes are waits.
+    """
     await workspace.refresh()
     copies: list[Sandbox] = []
 
@@ -55,9 +62,16 @@ async def build_and_test(task: Task, workspace: Workspace, cache: ExecutionCache
         copies.append(await workspace.copy())
         return copies[-1]
 
+    async def build(sandbox: Sandbox) -> BuildOutcome:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await _build_and_test(task, workspace, sandbox)
+        except TimeoutError:
+            return BuildOutcome(steps=(), run=None, errors=(), is_late=True)
+
     try:
         key = ("build", task.id, workspace.state_digest())
-        return await _run_once(workspace, cache, key, copy, lambda sandbox: _build_and_test(task, workspace, sandbox))
+        return await _run_once(workspace, cache, key, copy, build)
     finally:
         for sandbox in copies:
             await sandbox.close()
@@ -83,20 +97,21 @@ async def _run_once(
 ) -> ResultT:
     """Return the cached result of ``key``, or that of ``execute``; count the time before that as a wait.
 
-    The sandbox is there before others wait for the run: they may hold all places.
+    Whoever runs it has its sandbox before others wait for the run: they may hold all places.
     """
-    sandbox = None if key in cache else await open_sandbox()
-    began_at_s, own_began_at_s = time.monotonic(), None
+    with workspace.waiting():
+        while key in cache:
+            if (known := await cache.wait_for(key)) is not None:
+                return cast(ResultT, known)
+    sandbox = await open_sandbox()  # counts its own waits
 
     async def execute_here() -> ResultT:
-        nonlocal own_began_at_s
-        own_began_at_s = time.monotonic()
-        return await execute(sandbox or await open_sandbox())
+        waited.close()
+        return await execute(sandbox)
 
-    try:
+    with ExitStack() as waited:
+        waited.enter_context(workspace.waiting())
         return await cache.get_or_run(key, execute_here)
-    finally:
-        workspace.wait_s += (own_began_at_s or time.monotonic()) - began_at_s
 
 
 def _outcome(task: Task, steps: tuple[StepResult, ...], run: TestRun | None) -> BuildOutcome:
@@ -128,11 +143,10 @@ class ValidateAndBuildTool(Tool[NoArguments]):
     async def run(self, context: ToolContext, arguments: NoArguments) -> Observation:
         """Build and test in a fresh sandbox."""
         config = self.services.config
-        try:
-            async with asyncio.timeout(config.command_timeout_s):
-                outcome = await build_and_test(context.task, context.workspace, self.services.cache)
-        except TimeoutError:
-            return tool_error(f"{TIMEOUT_MARK}: the build did not end within {config.command_timeout_s:g} s")
+        limit_s = config.command_timeout_s
+        outcome = await build_and_test(context.task, context.workspace, self.services.cache, limit_s)
+        if outcome.is_late:
+            return tool_error(f"{TIMEOUT_MARK}: the build did not end within {limit_s:g} s")
         context.tested_files = context.workspace.state_digest() if outcome.run else context.tested_files
         text = describe_outcome(outcome, context.task.visible_tests, config.max_observation_chars)
         return Observation(text=text, is_final=outcome.error is None and bool(context.workspace.changes))

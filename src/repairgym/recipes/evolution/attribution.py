@@ -142,7 +142,7 @@ def is_seen(task: Task, test_id: str) -> bool:
 
 def _differing(first: Verdict, again: Verdict) -> str:
     """Return a test that ran in both gradings and passed in one; empty without one."""
-    ran = (test_id for test_id in first.tests if _ran(first, test_id) and test_id in again.tests)
+    ran = (test_id for test_id in first.tests if _ran(first, test_id) and _ran(again, test_id))
     return next((test_id for test_id in ran if _passes(first, test_id) != _passes(again, test_id)), "")
 
 

@@ -14,7 +14,7 @@ nothing comes from exploited or invalid episodes; an interrupted call resumes be
 import asyncio
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,7 +54,7 @@ from repairgym.training.evaluate import open_grader
 
 EVOLVED_FILE = "evolved.toml"
 """Task manifest of a generation."""
-EVOLVED_FORMAT = 1
+EVOLVED_FORMAT = 2
 """Part of each unit key; grows when equal orders give other tasks."""
 Report = Callable[[str, int, int, str], None]
 """Gets a stage, what is done of it, all of it, and a detail."""
@@ -103,7 +103,8 @@ async def attribute_all(
         try:
             async with aclosing(attribute_failures(left, grader, config.num_concurrent)) as attributed:
                 async for attribution in attributed:
-                    file.add(attribution)
+                    if attribution.fault != "neither":  # what infrastructure broke is tried again
+                        file.add(attribution)
                     known[attribution.key] = attribution
                     num_done = num - len(left) + sum(failure.key in known for failure in left)
                     report("attribute", num_done, num, f"{attribution.fault}: {attribution.reason}")
@@ -158,8 +159,8 @@ class Generation:
         if unit := self.store.load_unit(name, key):
             return unit
         try:
-            result = await make_evolved(package, context, order, propose)
-            unit = Unit(name, key, dict(result.funnel), tuple(result.tasks), logs=result.logs)
+            result, tried = await make_evolved(package, context, order, propose)
+            unit = Unit(name, key, dict(result.funnel), tuple(result.tasks), logs=result.logs, tried=tuple(tried))
         except TaskError as error:
             unit = Unit(name, key, {skip_reason(error): 1}, (), str(error))
         self.store.save_unit(unit)
@@ -167,7 +168,7 @@ class Generation:
 
     def _key(self, package: Package, quota: int, order: Order) -> str:
         """Return a digest of every influence on the tasks of a package."""
-        left = [(bug.task.digest(), text_digest("", bug.text)) for bug in order.left]
+        left = [(bug.task.digest(), text_digest("", bug.text), bug.family) for bug in order.left]
         idle = {"sandbox", "layers", "locks", "num_concurrent"}
         build = self.config.as_build("", self.locks).model_dump(mode="json", exclude=idle)
         asked = self.config.generator.model_dump(mode="json") if order.num_proposals else None
@@ -228,10 +229,14 @@ def evolve(
     report: Report,
     *,
     phase: str = "",
+    injected: Iterable[LeftBug] = (),
     propose: Propose | None = None,
     layers: LayerStore | None = None,
 ) -> Evolved:
     """Make the next generation of the tasks in ``source`` in ``output``, from the episodes of ``runs``.
+
+    Bugs that a policy ``injected`` are tried before what failed repairs left. ``tried`` in `plan.json` has the
+    `text_digest` of each bug that was tried and is no task.
 
     Raises:
         ConfigError: the selection leaves no task.
@@ -249,8 +254,8 @@ def evolve(
     sound = _sound_tasks(evidence, attributions)
     values = ((sound[task_id], learnability(rate)) for task_id, rate in evidence.rates().items() if task_id in sound)
     plan = read_plan(source).reflected(((task, value) for task, value in values if value is not None), config.plan)
-    catalogue, locks, packages = _packages(source, sound.values(), config, funnel)
-    left = _left_bugs(evidence, attributions, sound, funnel)
+    catalogue, locks, packages = packages_of(source, sound.values(), config, funnel)
+    left = _left_bugs([*injected, *_failed_repairs(evidence, attributions, sound, funnel)])
     known = _known(source, everything)
     generation = Generation(output, config, known, plan, packages, layers, left, locks)
     units = asyncio.run(generation.make(report, propose))
@@ -259,7 +264,9 @@ def evolve(
     settings = config.model_dump(mode="json") | {"catalogue": catalogue, "locks": locks}
     origin = {"config": settings, "generation": plan.generation, "runs": [run.name for run in runs]}
     output.save(tasks, document, origin)
-    output.save_document(PLAN_FILE, _plan_document(plan, tasks, evidence, config) | {"known": sorted(known)})
+    tried = {digest for unit in units for digest in unit.tried}
+    lists = {"known": sorted(known), "tried": sorted(tried)}
+    output.save_document(PLAN_FILE, _plan_document(plan, tasks, evidence, config) | lists)
     return Evolved(tuple(tasks), plan, document)
 
 
@@ -305,10 +312,14 @@ def _sound_tasks(evidence: Evidence, attributions: Iterable[Attribution]) -> dic
     return {task_id: task for task_id, task in evidence.tasks.items() if task_id not in faulty}
 
 
-def _packages(
+def packages_of(
     source: TaskStore, tasks: Iterable[Task], config: EvolutionConfig, funnel: Counter[str]
 ) -> tuple[str, str, dict[str, Package]]:
-    """Return catalogue, locks and the packages of ``tasks``; those that the catalogue lacks are counted."""
+    """Return catalogue, locks and the packages of ``tasks``; those that the catalogue lacks are counted.
+
+    Raises:
+        InputError: the catalogue has none of them.
+    """
     built_by = source.load_document(MANIFEST_FILE).get("config", {})
     catalogue, locks = config.catalogue or built_by.get("catalogue", ""), config.locks or built_by.get("locks", "")
     known = {package.name: package for package in load_catalogue(Path(catalogue) if catalogue else None).select()}
@@ -321,11 +332,20 @@ def _packages(
     return catalogue, locks, packages
 
 
-def _left_bugs(
-    evidence: Evidence, attributions: Iterable[Attribution], sound: Mapping[str, Task], funnel: Counter[str]
-) -> dict[str, tuple[LeftBug, ...]]:
-    """Return, for each package, what failures left of tasks that are not at fault, in the order of the episodes."""
+def _left_bugs(bugs: Iterable[LeftBug]) -> dict[str, tuple[LeftBug, ...]]:
+    """Return package -> its bugs, each file once."""
     left: dict[str, dict[str, LeftBug]] = {}
+    for bug in bugs:
+        if bug.task.location is not None:
+            digest = text_digest(bug.task.location.path, bug.text)
+            left.setdefault(bug.task.provenance.package, {}).setdefault(digest, bug)
+    return {name: tuple(own.values()) for name, own in left.items()}
+
+
+def _failed_repairs(
+    evidence: Evidence, attributions: Iterable[Attribution], sound: Mapping[str, Task], funnel: Counter[str]
+) -> Iterator[LeftBug]:
+    """Yield what failures left of tasks that are not at fault, in the order of the episodes."""
     for known in attributions:
         failure, task = evidence.failures[known.key], sound.get(known.task_id)
         if task is None or task.location is None or known.fault != "trajectory" or known.reason == "exploited":
@@ -336,8 +356,7 @@ def _left_bugs(
         if changed != {path} or text is None:
             funnel["failures_of_other_files"] += 1
             continue
-        left.setdefault(task.provenance.package, {}).setdefault(text_digest(path, text), LeftBug(task, text))
-    return {name: tuple(bugs.values()) for name, bugs in left.items()}
+        yield LeftBug(task, text)
 
 
 def _plan_document(plan: Plan, tasks: Iterable[Task], evidence: Evidence, config: EvolutionConfig) -> dict[str, Any]:

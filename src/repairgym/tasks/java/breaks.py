@@ -46,8 +46,11 @@ _OVERRIDE = re.compile(r"@Override\s*$")
 
 
 def find_java_breaks(tree: Path, path: str) -> list[SettingsEdit]:
-    """Return the edits of the file ``path`` of ``tree``."""
-    text = (tree / path).read_bytes().decode("utf-8")
+    """Return the edits of the file ``path`` of ``tree``; none of one that is not UTF-8, as files of tasks are."""
+    try:
+        text = (tree / path).read_bytes().decode("utf-8")
+    except UnicodeDecodeError:
+        return []
     edits: dict[str, SettingsEdit] = {}
     for edit in _pom_edits(path, text) if path == POM else _source_edits(tree, path, text):
         if edit.text != text and all(edit.recipe != other.recipe for other in edits.values()):

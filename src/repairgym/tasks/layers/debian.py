@@ -88,7 +88,7 @@ def install_debs(place: Path, debs: Sequence[Deb]) -> None:
                     f"apt serves {deb.name}={deb.version} as {got}, the lock pins {deb.sha256}; use the archive's "
                     "version of that day, or resolve the lock again"
                 )
-            subprocess.run(["dpkg-deb", "-x", str(files[deb.name]), str(place)], check=True, timeout=_TIMEOUT_S)
+            _apt("dpkg-deb", ["-x", str(files[deb.name]), str(place)])
     finally:
         shutil.rmtree(folder)
     for pattern in _UNUSED:
@@ -133,7 +133,7 @@ class DebianArchive:
         own = folder / "apt"
         try:
             options = _source_options(own)
-            _apt("apt-get", [*options, "-q", "update"], folder)
+            _apt("apt-get", [*options, "-q", "--error-on=any", "update"], folder)
             _apt("apt-get", [*options, "-q", "source", "--tar-only", f"{sdist.name}={sdist.version}"], folder)
         finally:
             shutil.rmtree(own, ignore_errors=True)
@@ -177,9 +177,12 @@ def _apt(program: str, arguments: Sequence[str], cwd: Path | None = None) -> str
     if shutil.which(program) is None:
         raise IndexUnavailableError(f"there is no {program} here, which builds of Java tasks need")
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
-    done = subprocess.run(
-        [program, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S
-    )
+    try:
+        done = subprocess.run(
+            [program, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise IndexUnavailableError(f"{program} did not end within {_TIMEOUT_S:g} s; try again later") from error
     if done.returncode == 0:
         return done.stdout
     detail = " ".join(done.stderr.split())[:600]

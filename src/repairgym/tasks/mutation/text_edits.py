@@ -11,15 +11,16 @@ import re
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, get_args
 
 from repairgym.tasks.mutation.operators import Mutation, Site
 
-FAILED_REPAIR: Literal["failed_repair"] = "failed_repair"
-"""Family of the edits that a failed repair left."""
-PROPOSED: Literal["proposed_edit"] = "proposed_edit"
-"""Family of the edits that a model proposed."""
-TEXT_FAMILIES = (FAILED_REPAIR, PROPOSED)
+TextFamily = Literal["failed_repair", "proposed_edit", "injected_edit"]
+"""What made the edits: a failed repair, a model that was asked for bugs, a policy that injects them."""
+FAILED_REPAIR: TextFamily = "failed_repair"
+PROPOSED: TextFamily = "proposed_edit"
+INJECTED: TextFamily = "injected_edit"
+TEXT_FAMILIES: tuple[TextFamily, ...] = get_args(TextFamily)
 _TOKEN = re.compile(r"\w+|[<>=!+\-*/%&|^]+|[ \t]+|.", re.DOTALL)
 _PLACE = re.compile(rf"(\d+):(\d+): ({'|'.join(TEXT_FAMILIES)}) ")
 _SEPARATOR = "; "

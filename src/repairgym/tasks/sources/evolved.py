@@ -31,7 +31,7 @@ from repairgym.tasks.mutation.mutants import (
 )
 from repairgym.tasks.mutation.operators import Mutation
 from repairgym.tasks.mutation.plan import Cell, Plan
-from repairgym.tasks.mutation.text_edits import FAILED_REPAIR, PROPOSED, edits_between
+from repairgym.tasks.mutation.text_edits import FAILED_REPAIR, PROPOSED, TextFamily, edits_between
 from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult
 from repairgym.tasks.sources.mutations import MutantEvidence, MutationRun, Target
 
@@ -43,10 +43,11 @@ Propose = Callable[[MutableFunction], Awaitable[str | Drop]]
 
 @dataclass(frozen=True)
 class LeftBug:
-    """The file of a task as a failed repair left it."""
+    """The file of a task as a failed repair, or an injection, left it."""
 
     task: Task
     text: str
+    family: TextFamily = FAILED_REPAIR
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,11 @@ def text_digest(path: str, text: str | None) -> str:
 
 async def make_evolved(
     package: Package, context: BuildContext, order: Order, propose: Propose | None = None
-) -> SourceResult:
-    """Make at most ``context.quota`` tasks; raises as `TaskSource` does."""
+) -> tuple[SourceResult, list[str]]:
+    """Make at most ``context.quota`` tasks; raises as `TaskSource` does.
+
+    Returns them, and the `text_digest` of each bug that was tried and is none of them.
+    """
     made = Evolution(await MutationRun.set_up(package, context), order, propose, set(order.known))
     await made.try_all(made.left_bugs(), order.num_left or context.quota)
     await made.try_all(made.proposals(), order.num_proposals)
@@ -94,7 +98,8 @@ async def make_evolved(
             labels = {**outcome.labels, GENERATION: str(order.plan.generation)}
             outcome = outcome.model_copy(update={"labels": labels})
         made.result.add(outcome)
-    return made.result
+    files = {text_digest(path, task.base_files[path]) for task in made.result.tasks for path in task.gold_files}
+    return made.result, sorted(made.known - order.known - files)
 
 
 @dataclass
@@ -153,6 +158,7 @@ class Evolution:
             candidate = self._left_bug(left)
             if isinstance(candidate, Drop):
                 self.result.add(candidate)
+                self.known.add(text_digest(left.task.location.path if left.task.location else "", left.text))
             else:
                 yield candidate
 
@@ -166,10 +172,10 @@ class Evolution:
         if span is None:
             return Drop("no_function", f"{left.task.id}: {place.name}")
         function = MutableFunction(place.path, source, span, ())
-        whole = _text_mutant(function, left.text, FAILED_REPAIR)
+        whole = _text_mutant(function, left.text, left.family)
         if isinstance(whole, Drop):
             return whole
-        old = edits_between(source, left.task.base_files[place.path] or "", FAILED_REPAIR)
+        old = edits_between(source, left.task.base_files[place.path] or "", left.family)
         new = tuple(edit for edit in whole.mutations if edit not in old)
         if not new:
             return Drop("no_further_bug", left.task.id)
