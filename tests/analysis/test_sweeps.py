@@ -48,6 +48,17 @@ def test_the_setting_with_an_effect_leads_and_its_value_wins():
     assert (best.ci_low, best.ci_high) == pytest.approx((reference.low, reference.high))
 
 
+def test_a_rare_value_is_drawn_as_often_as_a_frequent_one():
+    """Nine runs of a, one of b that only the best a beats: b wins unless that one is among ten draws, by hand."""
+    values = [*[("a", float(value)) for value in range(1, 10)], ("b", 8.5)]
+    runs = [SweepRun(number=number, settings={"x": name}, value=value) for number, (name, value) in enumerate(values)]
+    config = SweepConfig(command=("eval", "run", "{run}"), settings={"x": ChoiceConfig(values=("a", "b"))})
+    (row,) = importance_of(runs, config.model_copy(update={"num_resamples": 4000}))
+    shares = {value.value: value.win_share for value in row.values}
+    assert shares["b"] == pytest.approx((17 / 18) ** 10 - (8 / 18) ** 10, abs=0.03)
+    assert shares["a"] + shares["b"] == pytest.approx(1.0)
+
+
 def test_lower_can_be_better():
     rows = importance_of(make_runs(60, 3), CONFIG.model_copy(update={"is_higher_better": False}))
     effects = {value.value: value for row in rows if row.setting == "loss" for value in row.values}

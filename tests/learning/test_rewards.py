@@ -234,4 +234,7 @@ def test_turns_without_a_thought_earn_a_bonus_below_a_success(trajectory_maker, 
 def test_a_bonus_for_no_thought_needs_thoughts():
     with pytest.raises(ConfigError, match=r"pipeline\.thinking='off'"):
         load_config(RlCommandConfig, None, ["rl.reward.type=adapt_think"])
-    load_config(RlCommandConfig, None, ["rl.reward.type=adapt_think", "rollout.pipeline.thinking=kept"])
+    thinking = ["rl.reward.type=adapt_think", "rollout.pipeline.thinking=kept"]
+    with pytest.raises(ConfigError, match="divides by the deviation"):
+        load_config(RlCommandConfig, None, thinking)
+    load_config(RlCommandConfig, None, [*thinking, "rl.algorithm=dr_grpo"])

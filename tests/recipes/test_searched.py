@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from repairgym.agent.expert import Expert
@@ -112,7 +113,11 @@ def test_values_of_a_search_count_all_leaves_below_an_action(trajectory_maker) -
     # A critic that ranks alone: equal rewards become pairs.
     equal = [made("d", "x", failed), made("e", "z", failed)]
     assert action_pairs(equal, 0.3, 10) == []
-    assert len(action_pairs(equal, 0.3, 10, critic_weight=0.5)) == 1
+    (pair,) = action_pairs(equal, 0.3, 10, critic_weight=0.5)
+    chosen, rejected = (it.old_log_prob[it.weight > 0].mean() for it in (pair.chosen, pair.rejected))
+    assert chosen > rejected
+    alike = [replace(it, ledger=replace(it.ledger, log_prob=np.full_like(it.ledger.log_prob, -1.0))) for it in equal]
+    assert action_pairs(alike, 0.3, 10, critic_weight=0.5) == []
 
 
 def test_agent_q_searches_pairs_and_updates(open_run, tmp_path) -> None:

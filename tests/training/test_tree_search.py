@@ -77,7 +77,8 @@ def test_ends_are_not_chosen(trajectory_maker: Maker) -> None:
 
 
 def test_learned_leaves_hold_both_ends() -> None:
-    assert learned_leaves([0.0, 0.0, 0.0, 0.0, 1.0, 0.0], 3) == {4, 0, 5} or len(learned_leaves([0.0] * 5, 3)) == 3
+    assert learned_leaves([0.0, 0.0, 0.0, 0.0, 1.0, 0.0], 3) == {4, 0, 5}
+    assert len(learned_leaves([0.0] * 5, 3)) == 3
     chosen = learned_leaves([0.0] * 30 + [1.0] * 4 + [None] * 6, 8)
     assert len(chosen) == 8
     assert chosen >= {30, 31, 32, 33}
@@ -104,7 +105,10 @@ def test_settings_that_cannot_hold_are_errors() -> None:
 
 
 def test_the_search_finds_the_path_of_a_lock_more_often_than_chains(trajectory_maker: Maker) -> None:
-    """Five turns of two actions, one right path, an earlier end where a turn is wrong: reward = right turns / 5."""
+    """Five turns of two actions, one right path, which alone is rewarded; a wrong turn ends the episode.
+
+    Branches from a random turn of a random leaf are better than chains, too: what UCT chooses has to beat them.
+    """
 
     def played(id_: str, seed: int, prefix: Trajectory | None, num: int) -> Trajectory:
         generator = np.random.default_rng(seed)
@@ -115,9 +119,14 @@ def test_the_search_finds_the_path_of_a_lock_more_often_than_chains(trajectory_m
         parent = Parent(trajectory_id=prefix.id, num_turns=num) if prefix else None
         return replace(made, parent=parent, group_id="rl/0/t", task_id="t")
 
-    num_found = {"uct": 0, "chains": 0}
+    def branch_anywhere(leaves: list[Trajectory], seed: int) -> Trajectory:
+        generator = np.random.default_rng(seed)
+        parent = leaves[int(generator.integers(len(leaves)))]
+        return played(f"r{seed}", seed, parent, int(generator.integers(len(parent.turns) - 1)) + 1)
+
+    num_found = {"uct": 0, "random": 0, "chains": 0}
     for seed in range(40):
-        jobs, trees = plan_groups(SearchTreeConfig(exploration=0.5), "rl", 0, ["t"], 16, seed)
+        jobs, trees = plan_groups(SearchTreeConfig(), "rl", 0, ["t"], 16, seed)
         assert trees is not None
         waiting = list(jobs)
         while waiting:
@@ -128,4 +137,8 @@ def test_the_search_finds_the_path_of_a_lock_more_often_than_chains(trajectory_m
             waiting += trees.grow(ended)
         assert trees.num_jobs == len(trees.jobs()) == 16
         num_found["chains"] += sum(played("c", 1000 * seed + n, None, 0).verdict.reward > 0 for n in range(16))
-    assert num_found["uct"] > 1.5 * num_found["chains"]
+        leaves = [played("c", 1000 * seed, None, 0)]
+        while len(leaves) < 16:
+            leaves.append(branch_anywhere(leaves, 1000 * seed + len(leaves)))
+        num_found["random"] += sum(leaf.verdict.reward > 0 for leaf in leaves)
+    assert num_found["uct"] > 2.0 * num_found["random"] > num_found["chains"]

@@ -2,8 +2,8 @@
 
 Reads turns; makes (kind, number of the turn). CoRT repairs two habits: to work out by hand what a program could
 compute, and to distrust what it has computed; here these are changes that nobody tests, and turns that do again what
-was done. Its own hints are not published. Guarantee: what is found follows from the turns before and
-the turn itself, never from the verdict or the repair.
+was done, with texts of ours. Guarantee: what is found follows from the turns before and the turn itself, never from
+the verdict or the repair.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

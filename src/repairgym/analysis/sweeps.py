@@ -58,7 +58,7 @@ class ValueEffect(Record):
     ci_high: float | None
     """95 % interval of the effect (Welch 1947); None with fewer than two runs on a side."""
     mean_best: float
-    """Best run, mean over resamples in which each value is drawn equally often (arXiv 2507.04103, section on R6)."""
+    """Best run, mean over resamples in which each value is drawn equally often (arXiv 2507.04103, Algorithm 1)."""
     win_share: float
     """Share of these resamples in which this value has the best run."""
 

@@ -135,7 +135,7 @@ class SelfDistillationAdvantageConfig(Record):
     type: Literal["self_distillation"] = "self_distillation"
     teacher: Literal["start", "current"] = "start"
     """Weights of the self-teacher. ``current``: those before the update, as in the paper's plain form; a policy that
-    stops to read feedback then teaches that, too. ``start``: those that the run began with, the limit of the paper's
+    no longer reads feedback then teaches that, too. ``start``: those that the run began with, the limit of the paper's
     regularized teachers. Our choice after the bandit of `tests/learning/test_self_distillation.py`."""
     max_gain: PositiveFloat = 5.0
     """Bound on |A_t|, in nats. Our choice."""
@@ -195,13 +195,14 @@ class DegrpoLossConfig(_ClippedLossConfig):
     """GRPO whose choice to think or not is a term of its own (DeGRPO: Thinkless, arXiv 2505.13379).
 
     A substitute for Step-SRPO (KAT-V1, arXiv 2507.08297), whose formula is not published. The choice is the first token
-    of a turn: in a mean over all tokens it would weigh less, the longer the thought behind it.
+    of a turn, where the template opens the thought: in a mean over all tokens it would weigh less, the longer the
+    thought after it.
     """
 
     type: Literal["degrpo"] = "degrpo"
     mode_weight: PositiveFloat = 1e-3
-    """Of the mean over the first tokens of turns; the mean over the others has 1. Thinkless has one turn; alpha there
-    is from memory, not from the paper's text."""
+    """Of the mean over the first tokens of turns; the mean over the others has 1. Thinkless has one turn and
+    alpha = 0.001 in its script."""
     denominator: Literal["mode"] = "mode"
 
 
@@ -444,7 +445,7 @@ class AdaptThinkConfig(Record):
 
     type: Literal["adapt_think"] = "adapt_think"
     bonus: float = Field(default=0.05, gt=0.0, lt=1.0)
-    """delta, times the share of turns without a thought; the number is from memory, not from the paper's text."""
+    """delta, times the share of turns without a thought; 0.05 in AdaptThink's scripts."""
 
 
 RewardConfig = Annotated[

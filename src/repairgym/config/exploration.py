@@ -164,7 +164,7 @@ class NoPerturbationConfig(Record):
 
 
 class PerturbationConfig(Record):
-    """Mix of the weights with noise around the best checkpoints, where validation stops to improve.
+    """Mix of the weights with noise around the best checkpoints, where validation no longer improves.
 
     A transfer of the task-oriented perturbation of MENTOR (arXiv 2410.14972): w <- a w + (1 - a) w', w' drawn per
     parameter from the normal distribution of the best checkpoints, a = min(max(min_kept, 1 - dormant_rate d),

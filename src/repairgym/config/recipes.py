@@ -204,6 +204,11 @@ def _check_training(config: Any) -> Any:
         )
     if config.rl.reward.type == "adapt_think" and not rollout.pipeline.is_thinking:
         raise ValueError("rl.reward.type='adapt_think' rewards turns without a thought, and pipeline.thinking='off'")
+    if config.rl.reward.type == "adapt_think" and config.rl.algorithm.advantage.type == "group":
+        raise ValueError(
+            "rl.algorithm.advantage.type='group' divides by the deviation of a group, which makes the bonus of "
+            "adapt_think as large as a pass where all members pass; set rl.algorithm=dr_grpo or rloo"
+        )
     check_undemonstrated(rollout.pipeline)
     check_tree(config.rl.tree, config.rl.algorithm.group_size, rollout.agent.type)
     if rollout.temperature != 1.0:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import rankdata
 
 from repairgym.config.learning import StepDpoConfig
 from repairgym.config.recipes import StepDpoCommandConfig
@@ -101,10 +102,10 @@ def action_pairs(
 
 
 def _ranks(actions: dict[bytes, tuple[list[float], Sample]]) -> dict[bytes, float]:
-    """Rank sibling actions by the mean log-probability of their tokens, from 0 to 1."""
-    means = {action: float(sample.old_log_prob[sample.weight > 0].mean()) for action, (_, sample) in actions.items()}
-    ordered = sorted(means, key=lambda action: (means[action], action))
-    return {action: place / max(1, len(ordered) - 1) for place, action in enumerate(ordered)}
+    """Rank sibling actions by the mean log-probability of their tokens, from 0 to 1; ties share their mean rank."""
+    means = [float(sample.old_log_prob[sample.weight > 0].mean()) for _, sample in actions.values()]
+    ranks = (rankdata(means) - 1.0) / max(1, len(means) - 1)
+    return dict(zip(actions, map(float, ranks), strict=True))
 
 
 _History = tuple[str, bytes]

@@ -45,7 +45,7 @@ _ADVICE: Mapping[tuple[str, Level], str] = {
     ("reward_spread", "warning"): "within a group nearly all rewards are equal, so there is little to learn from; "
     "choose tasks that are solved sometimes (rl.curriculum='learnability'), or larger groups",
     ("entropy", "warning"): "the policy has stopped trying other actions; lower the learning rate, raise "
-    "rl.algorithm.loss.clip_high, or go back to an earlier checkpoint",
+    "rl.algorithm.loss.eps_high, or go back to an earlier checkpoint",
     ("grad_norm", "broken"): "a gradient was not finite and its step was skipped; lower the learning rate, or compute "
     "in float32",
     ("grad_norm", "warning"): "this step's gradient is far larger than before; look at its episodes, and lower the "

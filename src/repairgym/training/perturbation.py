@@ -1,4 +1,4 @@
-"""Perturbation of the weights towards the best checkpoints, where validation has stopped to improve (after MENTOR).
+"""Perturbation of the weights towards the best checkpoints, where validation no longer improves (after MENTOR).
 
 Reads stored validations and the checkpoints that they were made with; changes a learner between an update and its save.
 Guarantees: whether, to what and by how much follow from what is stored before the iteration, the seed and the

@@ -14,11 +14,12 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 
-from repairgym.config.algorithms import SelfDistillationAdvantageConfig
+from repairgym.config.algorithms import DegrpoLossConfig, SelfDistillationAdvantageConfig
 from repairgym.config.exploration import PerturbationConfig, SearchTreeConfig
 from repairgym.config.recipes import RlConfig
 from repairgym.config.rollout import AlarmConfig, RolloutConfig
 from repairgym.errors import ConfigError
+from repairgym.inference.chat_template import ChatTemplate
 from repairgym.inference.loading import copy_folder, load_tokenizer
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.learning.checkpoints import MODEL_FOLDER
@@ -69,6 +70,8 @@ class RLLoop:
         self._group_sampler = GroupSampler(run, config, phase, self._newest_policy, task_ids)
         self._run = run
         self._config = config
+        if isinstance(config.algorithm.loss, DegrpoLossConfig):
+            _check_choice_token(run, start)
         alarms = alarms or AlarmConfig()
         self._alarms = alarms.model_copy(update={"weight_lag": max(alarms.weight_lag, config.max_staleness)})
         self.phase = phase
@@ -195,6 +198,17 @@ class RLLoop:
         self._updates.close()
         if self._versions is not None:
             self._versions.clear()
+
+
+def _check_choice_token(run: Run, start: str) -> None:
+    """Check that the first token that the policy samples of a turn ends its thought or does not (DeGRPO)."""
+    is_thinking = run.pool.config.pipeline.is_thinking
+    if not (is_thinking and ChatTemplate(load_tokenizer(run.checkpoint(start)), is_thinking).opens_thought):
+        raise ConfigError(
+            "rl.algorithm.loss.type='degrpo' weighs the first token of a turn as the choice to think, and here that "
+            "token is the same in both modes: thoughts are off, or the model writes '<think>' itself; take a model "
+            "whose chat template opens the thought, with rollout.pipeline.thinking='kept' or 'dropped'"
+        )
 
 
 def state_name(phase: str) -> str:

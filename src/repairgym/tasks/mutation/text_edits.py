@@ -16,7 +16,7 @@ from typing import Literal, get_args
 from repairgym.tasks.mutation.operators import Mutation, Site
 
 TextFamily = Literal["failed_repair", "proposed_edit", "injected_edit"]
-"""What made the edits: a failed repair, a model that was asked for bugs, a policy that injects them."""
+"""Maker of the edits: a failed repair, a model that was asked for bugs, a policy that injects them."""
 FAILED_REPAIR: TextFamily = "failed_repair"
 PROPOSED: TextFamily = "proposed_edit"
 INJECTED: TextFamily = "injected_edit"
