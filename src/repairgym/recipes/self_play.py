@@ -56,6 +56,7 @@ def self_play(run: Run, source: TaskStore, config: SelfPlayConfig, layers: Layer
             previous = _next_generation(run, config, source, previous, number, current, layers)
             newest = {task.id: task for task in previous.load()}
             run.tasks = run.tasks | newest
+            _save_tasks(run, source, previous)
             task_ids = newest if config.trained == "newest" else None
         stage = f"rl-{number}"
         run_rl_stage(run, config.rl, current, stage, config.watch.alarms, task_ids)
@@ -81,20 +82,28 @@ def _next_generation(
     if output.load_document(PLAN_FILE):  # written last
         return output
     injected = injected_bugs(_inject(run, config, number, current), run.tasks) if config.num_injected_tasks else []
+    everything = _save_tasks(run, source, previous)
+    settings, phase = config.evolution(number, **_places(source)), f"rl-{number - 1}"
+    made = evolve(
+        everything, output, [run.folder], settings, run.progress, phase=phase, injected=injected, layers=layers
+    )
+    run.progress(f"generation {number}", 0, 0, f"{len(made.tasks)} new tasks")
+    return output
+
+
+def _places(source: TaskStore) -> dict[str, str]:
+    """Return catalogue and locks with which the first tasks were built."""
     built_by = source.load_document(MANIFEST_FILE).get("config", {})
-    catalogue, locks = (built_by.get(name, "") for name in ("catalogue", "locks"))
+    return {name: built_by.get(name, "") for name in ("catalogue", "locks")}
+
+
+def _save_tasks(run: Run, source: TaskStore, previous: TaskStore) -> TaskStore:
+    """Write the tasks of all generations so far, with the newest plan, into the run folder."""
     everything = TaskStore(run.folder / TASKS_FOLDER)
-    everything.save(run.tasks.values(), {}, {"config": {"catalogue": catalogue, "locks": locks}})
+    everything.save(run.tasks.values(), {}, {"config": _places(source)})
     if plan := previous.load_document(PLAN_FILE):
         everything.save_document(PLAN_FILE, plan)
-    settings = config.evolution(number, catalogue, locks)
-    made = evolve(
-        everything, output, [run.folder], settings, run.progress,
-        phase=f"rl-{number - 1}", injected=injected, layers=layers,
-    )  # fmt: skip
-    run.progress(f"generation {number}", 0, 0, f"{len(made.tasks)} new tasks")
-    everything.save([*run.tasks.values(), *made.tasks], {}, everything.load_document(MANIFEST_FILE))
-    return output
+    return everything
 
 
 # --- injections ------------------------------------------------------------------------------------------------------
