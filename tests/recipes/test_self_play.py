@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,45 @@ from repairgym.config.commands import GenerationSettings
 from repairgym.config.learning import AlgorithmConfig, OptimizerConfig
 from repairgym.config.loading import load_config
 from repairgym.config.recipes import RlConfig
+from repairgym.config.rollout import RolloutConfig
 from repairgym.config.rounds import SelfPlayConfig
 from repairgym.errors import ConfigError
 from repairgym.inference.loading import load_model
 from repairgym.recipes.self_play import injected_bugs, injection_rewards, self_play, sound_copy
 from repairgym.records import Task, Trajectory, Verdict, VerdictKind
-from repairgym.rollout.jobs import EpisodeJob, PolicyRef
+from repairgym.rollout.jobs import EpisodeJob, Grow, PolicyRef, no_growth
 from repairgym.rollout.store import RunStore
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.mutation.plan import PLAN_FILE
 from repairgym.tasks.sources.evolved import text_digest
 from repairgym.tasks.store import TaskStore
-from repairgym.testing.pools import ScriptedPool
 from repairgym.testing.scripted import scripted_task
 from repairgym.training.run import Run
+
+
+@dataclass
+class ScriptedPool:
+    """Answers each job with ``play``, in order."""
+
+    config: RolloutConfig
+    play: Callable[[PolicyRef, EpisodeJob, Task], Trajectory]
+    is_draining: bool = False
+
+    def counters(self) -> dict[str, float]:
+        """Return nothing: nothing is counted."""
+        return {}
+
+    def run(
+        self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task], grow: Grow = no_growth
+    ) -> Iterator[Trajectory]:
+        """Yield one episode per job, those that ``grow`` adds included."""
+        waiting = deque(jobs)
+        while waiting:
+            job = waiting.popleft()
+            trajectory = self.play(policy, job, tasks[job.task_id])
+            waiting += grow(trajectory)
+            yield trajectory
+
 
 FAILED, PASSED = VerdictKind.FAILED, VerdictKind.PASSED
 SETTINGS = {name: getattr(CONFIG, name) for name in GenerationSettings.model_fields}

@@ -4,9 +4,11 @@ Two searches with one result type: `line_edits` (difflib, for readable patches) 
 texts of untrusted code: its time is bounded whatever the texts are).
 """
 
+import re
 from collections.abc import Hashable, Sequence
 from difflib import SequenceMatcher
 
+_SOURCE_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _MAX_EDITS = 1000
 _MAX_STEPS = 3_000_000
 _MAX_SEARCHED_LINES = 10_000
@@ -19,6 +21,12 @@ def split_lines(text: str) -> list[str]:
     """Return the lines with their ends; only a line feed ends a line (unlike ``str.splitlines``)."""
     *lines, last = text.split("\n")
     return [line + "\n" for line in lines] + ([last] if last else [])
+
+
+def source_lines(text: str, *, keepends: bool = False) -> list[str]:
+    """Return the lines of ``text`` as Python counts them: `str.splitlines` also ends them at a form feed or U+2028."""
+    lines: list[str] = _SOURCE_LINE.findall(text)
+    return lines if keepends else [line.rstrip("\r\n") for line in lines]
 
 
 def line_edits(old: Sequence[str], new: Sequence[str]) -> list[Edit]:

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from repairgym.config.pipeline import GradingConfig
+from repairgym.diffs.lines import source_lines
 from repairgym.grading.execution import GRADER_VERSION
 from repairgym.grading.exploits.base import aliases_of
-from repairgym.grading.exploits.syntax import code_digest, functions, parse, source_lines, span_of
+from repairgym.grading.exploits.syntax import code_digest, functions, parse, span_of
 from repairgym.grading.exploits.uses import TEXT, uses
 from repairgym.grading.stages import Executed, Execution, Files, Pinned
 from repairgym.records import Finding, MainError, Task, TestOutcome, TestRun, Verdict, VerdictKind

@@ -10,7 +10,8 @@ import ast
 from collections.abc import Mapping
 from itertools import zip_longest
 
-from repairgym.grading.exploits.syntax import FunctionNode, Unit, nodes_of, source_lines, units
+from repairgym.diffs.lines import source_lines
+from repairgym.grading.exploits.syntax import FunctionNode, Unit, nodes_of, units
 from repairgym.records import Task
 from repairgym.tasks.build.validation import graded_files
 from repairgym.tasks.replay.oracle import Oracle

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
+from repairgym.diffs.lines import source_lines
 from repairgym.errors import TaskError
 from repairgym.records import TestOutcome, TestRequest, TestRun
 from repairgym.sandbox.base import SandboxBackend, SandboxSpec
@@ -106,7 +107,7 @@ def test_sources(tree: Path, test_ids: Iterable[str]) -> str:
         for name, node, _ in walk_functions(ast.parse(source)):
             if name == wanted:
                 first, last = _line_range(node)
-                sources.append("\n".join(source.splitlines()[first - 1 : last]))
+                sources.append("\n".join(source_lines(source)[first - 1 : last]))
     return "\n".join(sources)
 
 
@@ -138,7 +139,7 @@ def cut_functions(source: str, names: Iterable[str]) -> str:
     functions = {name: (node, parent) for name, node, parent in walk_functions(tree) if name in wanted}
     if set(functions) != wanted:
         raise TaskError(f"test functions not defined in the file itself: {', '.join(sorted(wanted - set(functions)))}")
-    lines = source.splitlines(keepends=True)
+    lines = source_lines(source, keepends=True)
     for node, _ in functions.values():
         first, last = _line_range(node)
         lines[first - 1 : last] = [""] * (last - first + 1)
@@ -151,7 +152,7 @@ def cut_functions(source: str, names: Iterable[str]) -> str:
     for name in sorted(inherited & held_tests("".join(lines)), reverse=True):
         _mask(tree, lines, *name.split("::"))
     text = "".join(lines)
-    _check(text, {name.rpartition("::")[2] for name in wanted})
+    _check(text, wanted)
     return text
 
 
@@ -176,12 +177,15 @@ def _line_range(node: ast.stmt) -> tuple[int, int]:
     return min([node.lineno, *decorators]), node.end_lineno or node.lineno
 
 
-def _check(text: str, names: set[str]) -> None:
+def _check(text: str, cut: set[str]) -> None:
+    """Check that ``text`` parses and that the functions ``cut`` are neither in it nor named."""
+    names = {name.rpartition("::")[2] for name in cut}
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
         raise TaskError(f"the test file does not parse without its hidden tests: {error}") from error
-    if remaining := names & _mentions(tree):
+    remaining = names & _mentions(tree) | {name for name, _, _ in walk_functions(tree) if name in cut}
+    if remaining:
         raise TaskError(f"the test file still uses {', '.join(sorted(remaining))} after it was cut out")
 
 

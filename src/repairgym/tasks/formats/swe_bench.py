@@ -194,9 +194,10 @@ def _to_time(milliseconds: Any) -> str:
 
 
 def _to_milliseconds(time: str) -> int | str:
-    """Return an RFC 3339 time as Unix time in milliseconds; other text stays as it is."""
+    """Return a time, of UTC where it names no zone, as Unix time in milliseconds; other text stays as it is."""
     try:
-        return round(datetime.fromisoformat(time).timestamp() * 1000)
+        moment = datetime.fromisoformat(time)
+        return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
     except ValueError:
         return time
 

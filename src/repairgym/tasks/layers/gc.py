@@ -23,6 +23,7 @@ KINDS = (
     "sdists",
     "trees",
     "environments",
+    "toolchains",
     "bytecode",
     "repositories",
     "models",

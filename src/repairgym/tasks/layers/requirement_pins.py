@@ -116,7 +116,9 @@ def bound_edit(
             if is_meant and (listed := _with_items(entry, entries, path)):
                 return path, replace_value(text, listed, _bounded(listed, path, name, bound))
     if place == "build":
-        return "pyproject.toml", _with_build_system(_read(tree / "pyproject.toml"), name, bound)
+        return "pyproject.toml", _with_build_system(
+            files.get("pyproject.toml") or _read(tree / "pyproject.toml"), name, bound
+        )
     return None
 
 

@@ -18,6 +18,7 @@ from repairgym.tasks.build.assembly import Bug, Visibility, assemble, read_text,
 from repairgym.tasks.build.build_tasks import skip_reason
 from repairgym.tasks.build.test_files import file_of, function_id, held_in
 from repairgym.tasks.build.wheel_check import is_wheel_check
+from repairgym.tasks.issues.run_text import without_run_text
 from repairgym.tasks.java.breaks import find_java_breaks
 from repairgym.tasks.java.project import is_java_check
 from repairgym.tasks.layers.environments import describe_environment
@@ -229,6 +230,7 @@ class Rebuilder:
 def _changelog_text(entry: TaskEntry, tree: Path) -> str:
     """Return the entry of the changelog that ``entry`` names."""
     for text in read_entries(tree, entry.version):
+        text = without_run_text(text)  # as in the issue
         if text_key(text) == entry.changelog_entry:
             return text
     raise TaskError(f"{entry.id}: this version reads other changelog entries; use the version that recorded it")

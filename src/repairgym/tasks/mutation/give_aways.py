@@ -7,6 +7,7 @@ held as well is no sign.
 import ast
 import re
 
+from repairgym.diffs.lines import source_lines
 from repairgym.tasks.mutation.operators import Mutation
 
 _CONSTANT_TEST = re.compile(r"\b(?:if|elif|while)(?: not)? (?:True|False)\b")
@@ -19,7 +20,7 @@ def gives_away(source: str, mutation: Mutation) -> bool:
     site = mutation.site
     if not mutation.new or "\n" in site.old:
         return False
-    old = source.splitlines()[site.line - 1]
+    old = source_lines(source)[site.line - 1]
     new = old[: site.column] + mutation.new + old[site.column + len(site.old) :]
     if site.operator in ("removed_call", "removed_branch"):
         return True

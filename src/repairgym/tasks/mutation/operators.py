@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Self, TypeGuard
 
+from repairgym.diffs.lines import source_lines
+
 
 class SourceTokens:
     """Tokens of a module by position, with columns in characters (the syntax tree counts UTF-8 bytes)."""
 
     def __init__(self, source: str) -> None:
         """Read ``source``; SyntaxError when it has no tokens."""
-        self.lines = source.splitlines(keepends=True)
+        self.lines = source_lines(source, keepends=True)
         skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
         try:
             stream = list(tokenize.generate_tokens(io.StringIO(source).readline))
@@ -142,7 +144,7 @@ class FunctionSpan:
 
 def apply(source: str, *mutations: Mutation) -> str:
     """Apply the mutations to ``source``; ValueError if the old text of a site is not at its place."""
-    starts = [0, *accumulate(len(line) for line in source.splitlines(keepends=True))]
+    starts = [0, *accumulate(len(line) for line in source_lines(source, keepends=True))]
     # From the end on, so that earlier places stay where they are.
     for mutation in sorted(mutations, key=lambda m: (m.site.line, m.site.column), reverse=True):
         site = mutation.site

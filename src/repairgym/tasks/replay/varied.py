@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, AnyStr
 
+from repairgym.diffs.lines import source_lines
 from repairgym.records import Task
 from repairgym.tasks.mutation.operators import Mutation, apply, find_functions, find_sites
 from repairgym.tasks.replay.scripts import Script, lists, literals, with_literal
@@ -134,10 +135,10 @@ def gold_variants(task: Task, limit: int, rng: random.Random) -> list[Files]:
         base = task.base_files.get(path)
         if gold is None or base is None or not path.endswith(".py"):
             continue
-        known = frozenset(base.splitlines())
+        known = frozenset(source_lines(base))
         for variants, text, other in (((near, far), gold, base), ((of_broken, of_broken), base, gold)):
             for mutation in _mutations(other, text):
-                changed, is_known = apply(text, mutation), text.splitlines()[mutation.site.line - 1] in known
+                changed, is_known = apply(text, mutation), source_lines(text)[mutation.site.line - 1] in known
                 if changed != other:
                     variants[is_known].append({**task.gold_files, path: changed})
         for number, text in enumerate(_other_checks(base, gold)):
@@ -185,13 +186,13 @@ def _other_checks(base: str, gold: str) -> Iterator[str]:
 def _repaired_lines(base: str, gold: str) -> frozenset[int]:
     """Return the lines of the functions of ``gold`` that ``base`` has in another form."""
     known = set(_function_texts(base))
-    lines = gold.splitlines(keepends=True)
+    lines = source_lines(gold, keepends=True)
     spans = [span for span in find_functions(gold) if _text(lines, span.first_line, span.last_line) not in known]
     return frozenset(line for span in spans for line in range(span.first_line, span.last_line + 1))
 
 
 def _function_texts(source: str) -> Iterator[str]:
-    lines = source.splitlines(keepends=True)
+    lines = source_lines(source, keepends=True)
     return (_text(lines, span.first_line, span.last_line) for span in find_functions(source))
 
 

@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Self
 
+from repairgym.diffs.lines import source_lines
 from repairgym.errors import InputError, SandboxError
 from repairgym.records import Record, Task
 from repairgym.sandbox.base import SandboxBackend, SandboxLimits
@@ -148,7 +149,7 @@ def _test_lines(source: str, names: Collection[str], shown: str) -> Iterator[tup
         functions = list(walk_functions(ast.parse(source)))
     except SyntaxError:
         return
-    texts, visible = source.splitlines(), {line for _, line in normalise(shown)}
+    texts, visible = source_lines(source), {line for _, line in normalise(shown)}
     for name, node, _ in functions:
         if name in names:
             body = [line for _, line in normalise("\n".join(texts[node.lineno - 1 : node.end_lineno]))]

@@ -153,7 +153,7 @@ class Pair:
         Tests of other functions come first: parameters of a failing function cannot be shown.
         """
         wanted, files = set(passing), {file_of(test_id) for test_id in failing}
-        lines = {path: first_lines(path, self.newer[path] or "") for path in fix.gold_files}
+        lines = {path: first_lines(path, self.newer.get(path) or "") for path in fix.gold_files}
         places = [(path, lines[path][span.first_line]) for path, span in fix.touched_functions()]
         near = [i for place in places for i in self.suite.covering.get(place, ()) if i in wanted]
         near += [test_id for test_id in passing if file_of(test_id) in files]
