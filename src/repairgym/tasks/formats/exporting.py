@@ -178,7 +178,7 @@ def _not_by_harbor(task: Task) -> str:
     if DEBIAN_HEAD in lock:
         return "its environment has a toolchain from Debian packages, which pip does not install"
     if WHEELHOUSE_HEAD in lock:
-        return "its environment has a wheelhouse, versions beside each other, which pip does not install"
+        return "its environment has a wheelhouse, versions next to each other, which pip does not install"
     # Sandboxes take the package out of the environment; an image would show the repaired code to the agent.
     if canonicalize_name(package) in pinned_versions(lock):
         return f"its lock installs {package} itself, so that the image would hold the repaired code"
