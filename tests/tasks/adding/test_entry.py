@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,19 @@ def test_an_entry_is_read_back_and_comments_stay_on_their_line(tmp_path: Path) -
     assert "aged" not in text
     add_entry(tmp_path / "mine.toml", text)
     assert load_catalogue(tmp_path / "mine.toml").package == (PACKAGE,)
+
+
+def test_commands_that_add_at_once_lose_no_entry(tmp_path: Path) -> None:
+    path, gate = tmp_path / "mine.toml", threading.Barrier(4)
+
+    def add(name: str) -> None:
+        gate.wait()
+        add_entry(path, render_entry(PACKAGE.model_copy(update={"name": name}), {}, [], "c"))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, "abcd"))
+    assert sorted(package.name for package in load_catalogue(path).package) == ["a", "b", "c", "d"]
+    assert [child.name for child in tmp_path.iterdir()] == ["mine.toml"]
 
 
 def test_the_rest_of_a_catalogue_stays(tmp_path: Path) -> None:

@@ -1,7 +1,14 @@
 from __future__ import annotations
 
-from repairgym.records import TestOutcome, TestResult, TestRun
-from repairgym.tasks.adding.trial import MAX_SUITE_S, FileRun, SuiteRun, judge, summarize
+from pathlib import Path
+
+import pytest
+
+from repairgym.records import TestOutcome, TestRequest, TestResult, TestRun
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.tasks.adding.trial import MAX_SUITE_S, FileRun, SuiteRun, Trial, judge, summarize
+from repairgym.tasks.layers.store import LayerStore
+from repairgym.testing.scripted import Files, ScriptedBackend
 
 PASSED, FAILED, ERROR = TestOutcome.PASSED, TestOutcome.FAILED, TestOutcome.ERROR
 
@@ -61,3 +68,18 @@ def test_files_that_cannot_be_collected_have_a_cause_and_no_outcome() -> None:
         duration_s=0.25,
     )
     assert summary.files["b.py"] == FileRun(messages=("ModuleNotFoundError: No module named 'yaml'",))
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_met_its_deadline_is_made_again(tmp_path: Path) -> None:
+    made: list[bool] = []
+
+    def answer(files: Files, request: TestRequest) -> TestRun:
+        made.append(not made)
+        return TestRun(results={}, exit_status=None, is_timed_out=made[-1], is_finished=not made[-1])
+
+    spec = SandboxSpec(environment=tmp_path, tree=tmp_path)
+    trial = Trial(LayerStore(tmp_path / "layers"), ScriptedBackend(answer), spec, (), (), lambda text: None)
+    finished = [(await trial.run(["a.py"], 1)).is_finished for _ in range(3)]
+    assert finished == [False, True, True]
+    assert made == [True, False]

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from repairgym.config.tasks import SplitLimits, TasksConfig
+from repairgym.config.tasks import HistoryConfig, SplitLimits, TasksConfig
 from repairgym.diffs.make import unified_diff
 from repairgym.errors import (
     DiskFullError,
@@ -26,12 +26,14 @@ from repairgym.errors import (
     TaskError,
 )
 from repairgym.records import Task
-from repairgym.tasks.build.build_tasks import Progress, build, plan, skip_reason, spread
+from repairgym.tasks.build.build_tasks import Job, Progress, build, plan, skip_reason, spread
 from repairgym.tasks.build.test_files import cuttable_names, file_of, function_id, functions_of
 from repairgym.tasks.build.validation import check_tests
-from repairgym.tasks.layers.catalogue import Package
+from repairgym.tasks.layers.catalogue import Package, Repository
+from repairgym.tasks.layers.environments import lock_name
 from repairgym.tasks.layers.package_index import Sdist, sha256_of
 from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS
 from repairgym.tasks.store import TaskStore
 
 
@@ -312,6 +314,40 @@ def test_a_missing_lock_is_the_fault_of_its_package_alone(
     assert told.startswith("unlocked: no lock pytest+never-locked.txt")
     with pytest.raises(TaskError, match=r"^unlocked: no lock"):
         build(config.model_copy(update={"packages": ("unlocked",)}), tmp_path / "others", seeded_layers)
+
+
+def test_the_lock_that_a_source_uses_is_part_of_a_units_key(tinycalc: Package, tmp_path: Path) -> None:
+    aged = tinycalc.model_copy(update={"aged": (tinycalc.version,)})
+    settings = tinycalc.model_copy(update={"requirements": ("never-locked",)})
+    repository = Repository(name="r", split="train", sources=("*.py",), tests=("t.py",), url="u")
+    undated = TasksConfig(locks=str(tmp_path), history=HistoryConfig(is_lock_dated=False))
+    jobs = [
+        (Job("mutations", aged, 1), (), TasksConfig(locks=str(tmp_path))),
+        (Job("breakages", settings, 1), BUILD_REQUIREMENTS, TasksConfig(locks=str(tmp_path))),
+        (Job("history", repository, 1), (), undated),
+    ]
+    for job, requirements, config in jobs:
+        (tmp_path / lock_name(requirements)).write_text("pytest==8.3.5\n")
+        before = job.key(config)
+        (tmp_path / lock_name(requirements)).write_text("pytest==8.3.6\n")
+        assert job.key(config) != before
+        (tmp_path / lock_name(requirements)).unlink()
+        with pytest.raises(TaskError, match="no lock"):
+            job.key(config)
+    # Locks that are resolved later are no part.
+    assert Job("history", repository, 1).key(TasksConfig(locks=str(tmp_path)))
+    assert Job("breakages", aged, 1, 1).key(TasksConfig(locks=str(tmp_path)))
+
+
+def test_the_issues_of_a_repository_are_part_of_a_units_key(tmp_path: Path) -> None:
+    issues = tmp_path / "issues.json"
+    fields = {"sources": ("*.py",), "tests": ("t.py",), "url": "u", "issues": str(issues)}
+    job, config = Job("history", Repository(name="r", split="train", **fields), 1), TasksConfig()
+    keys = [job.key(config)]
+    for text in ("{}", '{"3": {"title": "T"}}'):
+        issues.write_text(text)
+        keys.append(job.key(config))
+    assert len(set(keys)) == 3
 
 
 def test_a_catalogue_with_nothing_to_make_says_so(

@@ -16,9 +16,12 @@ from repairgym.cli.tasks import app
 from repairgym.diffs.apply import apply_patch
 from repairgym.diffs.make import unified_diff
 from repairgym.errors import ConfigError, InputError
+from repairgym.records import TestRunner as Runner
 from repairgym.tasks.formats.exporting import CERTIFIED_FIELD, export_dataset
 from repairgym.tasks.formats.importing import CloneFolder, import_dataset
 from repairgym.tasks.formats.registry import FORMATS
+from repairgym.tasks.layers.debian import DEBIAN_HEAD
+from repairgym.tasks.layers.environments import WHEELHOUSE_HEAD
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TASKS_FILE, UNBUILT_FILE, TaskStore
 
@@ -237,6 +240,31 @@ def test_a_harbor_folder_rewards_the_repair_and_nothing_else(
         run_in(work, folder / "tests" / "test.sh", small_environment)
         rewards[attempt] = (work / "logs" / "verifier" / "reward.txt").read_text()
     assert rewards == dict.fromkeys(rewards, "0\n") | {"solution": "1\n"}
+
+
+@pytest.mark.parametrize(
+    ("lock", "runner", "reason"),
+    [
+        ("Tinycalc==1.1 \\\n    --hash=sha256:00\n", "pytest", "its lock installs tinycalc itself"),
+        (WHEELHOUSE_HEAD + "six==1.16.0\n", "pytest", "has a wheelhouse"),
+        (DEBIAN_HEAD + "maven\n", "pytest", "a toolchain from Debian"),
+        ("", "tape", "its tests are run by tape"),
+        (None, "pytest", "is made by npm"),
+    ],
+)
+def test_what_a_dockerfile_cannot_install_is_refused_by_harbor(
+    built: TaskStore, seeded_layers: LayerStore, tmp_path: Path, lock: str | None, runner: Any, reason: str
+) -> None:
+    task = built.load()[0]
+    changed = "{}" if lock is None else task.environment.lock + lock
+    environment = task.environment.model_copy(update={"lock": changed})
+    update = {"environment": environment, "runner": Runner(type=runner)}
+    TaskStore(tmp_path / "one").save([task.model_copy(update=update)], {}, {})
+    done = export_dataset(TaskStore(tmp_path / "one"), tmp_path / "out", FORMATS["harbor"], "folders", seeded_layers)
+    assert done.num_written == 0
+    assert reason in done.refused[task.id]
+    others = export_dataset(TaskStore(tmp_path / "one"), tmp_path / "o.json", FORMATS["swe_gym"], "json", seeded_layers)
+    assert not others.refused
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 import tomllib
 from typing import Any, get_args
 
@@ -125,6 +126,21 @@ def test_scores_times_and_environment_are_read(samples: dict[str, Any]) -> None:
     second = read("swe_rebench_v2", samples["swe_rebench_v2"])
     assert (second.created_at, second.language) == ("2024-05-06T07:08:09.123+00:00", "go")
     assert second.build == ("go build ./...",)
+
+
+def test_times_without_a_zone_are_of_utc_on_every_machine(
+    samples: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        task = read("swe_gym", {**samples["swe_gym"], "created_at": "2024-05-06 07:08:09"})
+        assert read("swe_rebench_v2", FORMATS["swe_rebench_v2"].write(task, is_from_folder=False)).created_at == (
+            "2024-05-06T07:08:09.000+00:00"
+        )
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_multi_swe_takes_every_way_to_a_pass_and_columns(samples: dict[str, Any]) -> None:

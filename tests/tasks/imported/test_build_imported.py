@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import platform
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from tests.tasks.imported.conftest import OLD_TESTS
 from repairgym.config.sandbox import LayersConfig, SandboxConfig, SandboxLimits
 from repairgym.config.tasks import ImportedConfig
 from repairgym.diffs.make import unified_diff
-from repairgym.errors import InputError, TaskError
+from repairgym.errors import DiskFullError, InputError, SandboxContentError, SandboxLostError, TaskError
 from repairgym.grading.decision import channel_findings
 from repairgym.records import TestOutcome, TestResult, TestRun
 from repairgym.sandbox.base import SandboxBackend
@@ -165,6 +167,36 @@ async def test_every_record_that_is_not_built_has_a_reason(record: UnbuiltTask, 
         ImportedBuilder(folder, config.model_copy(update={"ids": ("c",)})).chosen()
     with pytest.raises(InputError, match="repos=FOLDER"):
         ImportedBuilder(folder, ImportedConfig())
+
+
+class FailingStore(LayerStore):
+    """A store in which nothing is found because of an error."""
+
+    def __init__(self, root: Path, error: Exception) -> None:
+        super().__init__(root)
+        self.error = error
+
+    def find(self, kind: str, digest: str) -> Path | None:
+        raise self.error
+
+
+@pytest.mark.asyncio
+async def test_failures_of_the_machine_are_tried_again_and_those_of_the_record_stay(
+    record: UnbuiltTask, clones: Path, tmp_path: Path
+) -> None:
+    folder, config = tmp_path / "tasks", ImportedConfig(repos=str(clones), num_workers=1)
+    TaskStore(folder).save_unbuilt([record])
+
+    async def build(error: Exception) -> str:
+        (outcome,) = await ImportedBuilder(folder, config, FailingStore(tmp_path / "layers", error)).build()
+        return outcome.reason
+
+    assert await build(OSError(errno.EIO, "broken")) == "[Errno 5] broken"
+    assert await build(SandboxLostError("lost")) == "lost"
+    with pytest.raises(DiskFullError, match=tempfile.gettempdir()):
+        await build(OSError(errno.ENOSPC, "full"))
+    assert await build(SandboxContentError("too many files")) == "too many files"
+    assert await build(SandboxLostError("lost")) == "too many files"
 
 
 @pytest.mark.network

@@ -111,6 +111,21 @@ def test_a_released_layer_goes_with_its_last_user(tmp_path):
     store.release("trees", "a")  # safe to call twice
 
 
+def test_toolchains_are_collected_like_other_layers(tmp_path):
+    (tmp_path / "toolchains" / "java").mkdir(parents=True)
+    assert names(tmp_path) == ["java"]
+
+
+def test_a_layer_that_another_part_of_the_process_holds_stays(tmp_path):
+    store = LayerStore(tmp_path)
+    with store.holding("trees", "a"), store.holding("trees", "a"):
+        store.build_once("trees", "a", lambda place: (place / "file").touch())
+        store.release("trees", "a")
+        assert store.has("trees", "a")
+    store.release("trees", "a")
+    assert not store.has("trees", "a")
+
+
 def test_building_keeps_the_store_within_its_bound(tmp_path):
     build_elsewhere(tmp_path, ["a", "b"])
     for digest in "ab":

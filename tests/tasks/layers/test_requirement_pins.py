@@ -66,6 +66,16 @@ def test_a_project_without_build_requirements_gets_a_list(tmp_path: Path) -> Non
     assert (path, lines) == ("pyproject.toml", ["[build-system]", 'requires = ["setuptools<72", "wheel"]'])
 
 
+def test_a_new_list_of_build_requirements_keeps_another_bound(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "tinycalc"\ndependencies = ["attrs>=20"]\n')
+    first = bound_edit(tmp_path, {}, "runtime", "attrs", "<22")
+    assert first is not None
+    second = bound_edit(tmp_path, dict([first]), "build", "setuptools", "<72")
+    assert second is not None
+    assert "attrs>=20,<22" in second[1]
+    assert "setuptools<72" in second[1]
+
+
 def test_a_list_with_a_name_of_its_own_gets_the_bound(tmp_path: Path) -> None:
     text = "NEEDED = [\n    'Flask>=1',\n]\nsetup(\n    install_requires=NEEDED,\n)\n"
     path, lines = edited(tmp_path, {"setup.py": text}, "runtime", "flask", "<9")

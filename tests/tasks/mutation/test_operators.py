@@ -112,3 +112,10 @@ def test_sites_of_generated_expressions_hold_their_text(parts):
     lines = source.splitlines()
     for site in find_sites(source):
         assert lines[site.line - 1][site.column : site.column + len(site.old)] == site.old
+
+
+@pytest.mark.parametrize("odd", ["\x0c\n", "# \u2028\n"])
+def test_a_mutation_behind_an_odd_line_end_is_at_its_place(odd):
+    source = f"{odd}def f(a, b):\n    return a < b\n"
+    (site,) = [site for site in find_sites(source) if site.operator == "comparison"]
+    assert apply(source, Mutation(site, "<=")) == source.replace("<", "<=")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import importlib.util
 import sys
 import tarfile
@@ -19,6 +20,7 @@ from repairgym.tasks.build.validation import gather_evidence, task_layers
 from repairgym.tasks.build.wheel_check import BUILD_TEST, check_text
 from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.layers.environments import build_environment, describe_environment, resolve_lock, with_wheelhouse
+from repairgym.tasks.layers.gc import use_path
 from repairgym.tasks.layers.package_index import PackageIndex, Sdist, sha256_of
 from repairgym.tasks.layers.requirement_pins import Place
 from repairgym.tasks.layers.store import LayerStore
@@ -162,6 +164,14 @@ async def test_an_environment_that_another_task_has_outlives_a_search(tmp_path: 
     assert await release.failures({Pin("runtime", "cachetools"): "4.2.4"}, {"cachetools": "4.2.4"}, told) == {}
     release.discard_tried()
     assert all(store.has("environments", digest) for digest in digests)
+    # One of the search that another process found stays while it is used.
+    release.tried.add(digests[1])
+    with use_path(store.root / "environments" / digests[1]).open() as used:
+        fcntl.flock(used, fcntl.LOCK_SH)
+        release.discard_tried()
+        assert store.has("environments", digests[1])
+    release.discard_tried()
+    assert not store.has("environments", digests[1])
 
 
 class DatedIndex(PackageIndex):

@@ -14,6 +14,7 @@ from repairgym.config.tasks import HistoryConfig, TasksConfig
 from repairgym.errors import InputError
 from repairgym.tasks.build.build_tasks import build, plan
 from repairgym.tasks.build.validation import task_layers
+from repairgym.tasks.issues.again import Describer
 from repairgym.tasks.issues.cleaning import clean_message, reveals
 from repairgym.tasks.issues.commit_texts import Issue, load_issues
 from repairgym.tasks.layers.catalogue import Repository
@@ -195,6 +196,9 @@ def test_an_old_fix_is_taken_back_from_the_newest_commit(made: Any, seeded_layer
     path = "src/tinycalc/numbers.py"
     assert task.gold_files[path] == (tree / path).read_text()
     assert task.base_files[path] == GitRepository(made.folder).text(f"{fixed}^", path)
+    # Described again, it is still told by the commit that was reverted.
+    text, kind = Describer(seeded_layers).told([task], tree)[0]
+    assert (kind, text in task.issue) == (task.labels["issue_source"], True)
 
 
 def test_a_fix_whose_lines_changed_since_does_not_apply(made: Any, seeded_layers: LayerStore, tmp_path: Path) -> None:

@@ -51,6 +51,18 @@ def test_each_task_has_two_bugs_in_different_functions(several: TaskStore) -> No
         assert "numbers.py" not in task.issue
 
 
+def test_functions_have_no_more_than_their_share_with_many_mutants_in_flight(
+    tinycalc: Package, seeded_layers: LayerStore, write_config: Callable[..., TasksConfig], tmp_path: Path
+) -> None:
+    config = write_config(tinycalc)
+    update = {"sources": ("mutations",), "num_concurrent": 12}
+    one = config.mutations.model_copy(update={"num_per_function": 1})
+    store = build(config.model_copy(update={**update, "mutations": one}), tmp_path / "tasks", seeded_layers)
+    names = [task.location.name for task in store.load() if task.location]
+    assert names
+    assert len(names) == len(set(names))
+
+
 def test_every_task_has_a_regression_test(several: TaskStore, built: TaskStore) -> None:
     tasks = (*several.load(), *built.load(source="mutations"))
     assert all(task.pass_to_pass and task.certificate.is_valid for task in tasks)

@@ -1,11 +1,15 @@
 """Catalogue entries as text: TOML with a comment per guess.
 
 Reads a `Package` or `Repository` record and reasons. Makes text that `load_catalogue` reads. Guarantees: what is added
-to a catalogue leaves the rest of the file as it was; the whole file is checked before it is replaced.
+to a catalogue leaves the rest of the file as it was; the whole file is checked before it is replaced; of commands that
+add at the same time, one waits for the other.
 """
 
+import fcntl
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from repairgym.errors import InputError
@@ -72,14 +76,28 @@ def check_is_new(path: Path, name: str, kind: str) -> None:
 
 def add_entry(path: Path, text: str) -> Catalogue:
     """Add the entry ``text`` to the catalogue in ``path`` (a missing file is made); InputError if it does not fit."""
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
-    draft = path.with_name(f".{path.name}.draft")
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    draft = path.with_name(f".{path.name}.draft")
+    with _alone(draft):
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
         draft.write_text(f"{before.rstrip()}\n\n{text}".lstrip(), encoding="utf-8")
         catalogue = load_catalogue(draft)
         with written_whole(path) as file:
             file.write(draft.read_bytes())
-    finally:
-        draft.unlink(missing_ok=True)
     return catalogue
+
+
+@contextmanager
+def _alone(draft: Path) -> Iterator[None]:
+    """Wait until no other command has ``draft``, hold it, and remove it at the end."""
+    while True:
+        with draft.open("a") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            # The one who held it before has removed it.
+            if not (draft.exists() and os.path.samestat(os.fstat(stream.fileno()), draft.stat())):
+                continue
+            try:
+                yield
+            finally:
+                draft.unlink()
+            return

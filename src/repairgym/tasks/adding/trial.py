@@ -1,8 +1,8 @@
 """The trial of a test suite: three runs in sandboxes, and what each test file gives.
 
 Reads a tree, an environment and test files. Makes `FileTrial` records. Guarantees: code of the project runs in a
-sandbox only; a run that ended is kept in the layer store by its input, and an interrupted command continues after it; a
-file is kept only if it passes most of its tests with equal outcomes in all runs.
+sandbox only; a run that ended before its deadline is kept in the layer store by its input, and an interrupted command
+continues after it; a file is kept only if it passes most of its tests with equal outcomes in all runs.
 """
 
 import json
@@ -19,8 +19,8 @@ from repairgym.tasks.build.test_files import file_of
 from repairgym.tasks.build.validation import run_fresh
 from repairgym.tasks.layers.store import LayerStore
 
-TRIAL_FORMAT = 2
-"""Part of the address of a kept run; grows when a run records something else."""
+TRIAL_FORMAT = 3
+"""Part of the address of a kept run; grows when a run records something else, or another run is kept."""
 NUM_RUNS = 3
 RUN_TIMEOUT_S = 240.0
 FILE_TIMEOUT_S = 60.0
@@ -102,7 +102,7 @@ class Trial:
         return SuiteRun(files=runs, output_tail=whole.output_tail, is_finished=False)
 
     async def _kept_run(self, files: Sequence[str], number: int, timeout_s: float) -> SuiteRun:
-        """Return a stored run, or make and store it."""
+        """Return a stored run, or make it; one that met its deadline is not stored: the machine may have been busy."""
         inputs = [TRIAL_FORMAT, str(self.spec.environment), str(self.spec.tree), self.plugins, self.source_paths]
         address = sha256(json.dumps([*inputs, sorted(files), number, timeout_s]).encode()).hexdigest()
         if not (place := self.store.find("trials", address)):
@@ -114,7 +114,10 @@ class Trial:
                 plugins=self.plugins,
                 is_cold=number > 1,
             )
-            made = summarize(await run_fresh(self.backend, self.spec, request))
+            run = await run_fresh(self.backend, self.spec, request)
+            made = summarize(run)
+            if run.is_timed_out:
+                return made
             text = made.model_dump_json()
             place = self.store.build_once("trials", address, lambda folder: _write(folder, text))
         return SuiteRun.model_validate_json((place / "run.json").read_text(encoding="utf-8"))

@@ -34,11 +34,11 @@ from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.build.build_steps import with_build_steps
 from repairgym.tasks.build.validation import tool_versions
 from repairgym.tasks.layers.catalogue import JavaPackage, Package, Repository, catalogue_digest, load_catalogue
-from repairgym.tasks.layers.environments import lock_of
+from repairgym.tasks.layers.environments import lock_of, read_lock
 from repairgym.tasks.layers.repositories import GitRepository, snapshot_package
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.sources.base import BuildContext, TaskSource
-from repairgym.tasks.sources.breakages import make_breakages
+from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS, make_breakages
 from repairgym.tasks.sources.history import find_candidates, make_history
 from repairgym.tasks.sources.mutations import make_mutations
 from repairgym.tasks.sources.releases import make_releases
@@ -50,8 +50,8 @@ SOURCES: dict[SourceKind, TaskSource[Any]] = {
     "history": make_history,
     "breakages": make_breakages,
 }
-UNIT_FORMAT = 5
-"""Part of each unit key; grows when sources make other tasks from the same input."""
+UNIT_FORMATS: Mapping[SourceKind, int] = {"mutations": 6, "releases": 5, "history": 5, "breakages": 5}
+"""Part of each unit key; grows when the source makes other tasks from the same input."""
 _IRRELEVANT: Mapping[str, bool | set[str]] = {
     **dict.fromkeys(("sources", "packages", "catalogue", "splits", "limits", "num_workers", "num_concurrent"), True),
     **dict.fromkeys(("layers", "locks"), True),
@@ -76,13 +76,31 @@ class Job:
         return f"{self.source}-{self.package.name}{part}"
 
     def key(self, config: TasksConfig) -> str:
-        """Digest of every influence on the unit's tasks."""
-        is_locked_later = isinstance(self.package, Repository) or bool(self.package.aged or self.package.removals)
-        lock = "" if is_locked_later else lock_of(self.package, config.locks)
-        parts = [UNIT_FORMAT, self.quota, config.seed, self.package.digest(), lock, tool_versions()["python"]]
+        """Digest of every influence on the unit's tasks; TaskError if a lock is missing."""
+        format_, lock = UNIT_FORMATS[self.source], self._lock(config)
+        parts = [format_, self.quota, config.seed, self.package.digest(), lock, tool_versions()["python"]]
         parts += [self.part] if self.part else []
+        if isinstance(self.package, Repository) and self.package.issues:
+            parts.append(_digest_of_file(Path(self.package.issues)))
         bounds = config.model_dump(mode="json", exclude=_IRRELEVANT)
         return hashlib.sha256(repr((parts, bounds)).encode()).hexdigest()
+
+    def _lock(self, config: TasksConfig) -> str:
+        """Return the lock that the source uses; empty for one that is resolved while the unit is made."""
+        if isinstance(self.package, Repository):
+            is_dated = config.history.is_lock_dated
+            return "" if is_dated else read_lock(self.package.requirements, config.locks)
+        if self.source == "breakages" and not isinstance(self.package, JavaPackage):
+            return "" if self.part else read_lock(BUILD_REQUIREMENTS, config.locks)
+        return lock_of(self.package, config.locks)
+
+
+def _digest_of_file(path: Path) -> str:
+    """Return the SHA-256 of a file; empty for one that cannot be read, of which the source tells."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 @dataclass(frozen=True)

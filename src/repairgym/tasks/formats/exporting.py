@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from repairgym.diffs.make import unified_diff
 from repairgym.records import Task
 from repairgym.tasks.build.assembly import read_text
@@ -21,6 +23,10 @@ from repairgym.tasks.formats.datasets import Layout, folder_name, write_rows, wr
 from repairgym.tasks.formats.harbor import base_image, certified_files
 from repairgym.tasks.formats.registry import FORMATS
 from repairgym.tasks.formats.swe_bench_5 import REPO_FILE, task_repo_file
+from repairgym.tasks.layers.debian import DEBIAN_HEAD
+from repairgym.tasks.layers.environments import WHEELHOUSE_HEAD
+from repairgym.tasks.layers.npm_locks import is_npm_lock
+from repairgym.tasks.layers.requirement_pins import pinned_versions
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore
 from repairgym.tasks.unbuilt import UnbuiltTask
@@ -154,5 +160,26 @@ def _certified_record(task: Task, tree: Path, form: Format) -> tuple[UnbuiltTask
             "its environment was built from a record without hashes, so that no Dockerfile makes it; write it in "
             "another format, or build the record in its image"
         )
+    if reason := _not_by_harbor(task):
+        raise RecordError(f"{reason}; write it in another format")
     on_image = stripped.model_copy(update={"image": base_image(task)})
     return stripped, form.write(on_image, is_from_folder=False) | certified_files(task, tree)
+
+
+def _not_by_harbor(task: Task) -> str:
+    """Return why no Dockerfile with the lock makes an environment of ``task``; empty where one does."""
+    lock, package = task.environment.lock, task.provenance.package
+    if task.runner.type not in ("pytest", "own_pytest"):
+        return f"its tests are run by {task.runner.type}, and the verifier of a folder runs pytest"
+    if task.environment.image:
+        return ""
+    if is_npm_lock(lock):
+        return "its environment is made by npm, and the Dockerfile of a folder installs with pip"
+    if DEBIAN_HEAD in lock:
+        return "its environment has a toolchain from Debian packages, which pip does not install"
+    if WHEELHOUSE_HEAD in lock:
+        return "its environment has a wheelhouse, versions next to each other, which pip does not install"
+    # Sandboxes take the package out of the environment; an image would show the repaired code to the agent.
+    if canonicalize_name(package) in pinned_versions(lock):
+        return f"its lock installs {package} itself, so that the image would hold the repaired code"
+    return ""

@@ -2,14 +2,16 @@
 
 Reads the unbuilt tasks of a folder, and local clones or container images. Makes certified tasks in the same folder, one
 `BuildOutcome` per record, and a funnel. Guarantees: a finished record is not built twice for the same key while its
-layers are here; a record that cannot be built says so in one sentence and leaves the others alone; records and tasks
-that were there stay.
+layers are here, and one for which the machine failed is tried again; a record that cannot be built says so in one
+sentence and leaves the others alone; records and tasks that were there stay.
 """
 
 import asyncio
+import errno
 import hashlib
 import os
 import random
+import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -24,8 +26,11 @@ from repairgym.errors import (
     InputError,
     PackageNotFoundError,
     RepairGymError,
+    SandboxContentError,
+    SandboxError,
     SandboxUnavailableError,
     TaskError,
+    disk_full_error,
 )
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.sandbox.probe import create_backend
@@ -137,7 +142,11 @@ class ImportedBuilder:
         for record in records:
             known = self._outcomes.load(record.id)
             # An image that was missing may have been pushed since.
-            is_lasting = known is not None and (self._clones is not None or known.stage != "environment")
+            is_lasting = (
+                known is not None
+                and not known.is_transient
+                and (self._clones is not None or known.stage != "environment")
+            )
             if known and is_lasting and known.key == self._key(record) and self._has_layers(known):
                 yield known, False
             else:
@@ -176,9 +185,17 @@ class ImportedBuilder:
             try:
                 outcome = await self._build(record, backend, state)
             except (RepairGymError, OSError) as error:
+                if _is_disk_full(error):
+                    raise disk_full_error(tempfile.gettempdir()) from error
                 if _stops_build(error):
                     raise
-                outcome = BuildOutcome(id=record.id, key=self._key(record), stage=state.stage, reason=_sentence(error))
+                outcome = BuildOutcome(
+                    id=record.id,
+                    key=self._key(record),
+                    stage=state.stage,
+                    reason=_sentence(error),
+                    is_transient=_is_of_machine(error),
+                )
             return outcome.model_copy(
                 update={
                     "recipe": state.recipe,
@@ -274,6 +291,18 @@ def _stops_build(error: Exception) -> bool:
         error, (PackageNotFoundError, ImageNotFoundError)
     )
     return is_index or isinstance(error, (DiskFullError, SandboxUnavailableError))
+
+
+def _is_disk_full(error: Exception) -> bool:
+    """Return True for a full disk outside of the layer store, whose own errors say so already."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _is_of_machine(error: Exception) -> bool:
+    """Return True for failures that say nothing about the record, so that another try may succeed."""
+    if isinstance(error, SandboxError):
+        return not isinstance(error, SandboxContentError)
+    return isinstance(error, OSError) and not isinstance(error, RepairGymError)
 
 
 def _sentence(error: Exception) -> str:

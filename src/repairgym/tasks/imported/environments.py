@@ -77,7 +77,7 @@ class EnvironmentBuilder:
             PackageNotFoundError: no versions fit together.
             IndexUnavailableError: no index answers.
         """
-        digest = self._digest(wanted)
+        digest = self.digest(wanted)
         if folder := self.store.find("environments", digest):
             return BuiltEnvironment(folder, _read_left_out(folder))
         wanted, wheels, left_out = await self._resolve(wanted)
@@ -89,7 +89,8 @@ class EnvironmentBuilder:
         folder = await asyncio.to_thread(self.store.build_once, "environments", digest, fill)
         return BuiltEnvironment(folder, left_out)
 
-    def _digest(self, wanted: Wanted) -> str:
+    def digest(self, wanted: Wanted) -> str:
+        """Return the content address of the layer with ``wanted``."""
         wheel = sha256_of(wanted.wheel) if wanted.wheel else ""
         base = wanted.base.name if wanted.base else ""
         plain = (wanted.requirements, wanted.has_dependencies, wanted.uploaded_before, base, wheel, wanted.extras)

@@ -101,20 +101,25 @@ async def _install_wheel(
     store: LayerStore, builder: ProjectBuilder, recipe: BuildRecipe, base: Path, built: BuiltProject, digest: str
 ) -> Path:
     """Return the environment ``base`` with the wheel of the project and its dependencies, under ``digest``."""
-    with tempfile.TemporaryDirectory(prefix="repairgym-wheel-") as folder:
-        wheel = Path(folder) / built.wheel
-        wheel.write_bytes(built.content)
-        wanted = Wanted(recipe.added_by_repair, True, recipe.uploaded_before, base, wheel, recipe.extras)
-        whole = (await builder.environments.build(wanted)).folder
 
-    def fill(place: Path) -> None:
+    def fill(place: Path, whole: Path) -> None:
         shutil.copytree(whole, place, symlinks=True, copy_function=_link, dirs_exist_ok=True)
         if built.sources is not None:
             path = site_packages(place) / "repairgym_sources.pth"
             path.write_text(f"{TESTBED}/{built.sources}".rstrip("/") + "\n", encoding="utf-8")
 
-    environment = await asyncio.to_thread(store.build_once, "environments", digest, fill)
-    store.release("environments", whole.name)
+    with tempfile.TemporaryDirectory(prefix="repairgym-wheel-") as folder:
+        wheel = Path(folder) / built.wheel
+        wheel.write_bytes(built.content)
+        wanted = Wanted(recipe.added_by_repair, True, recipe.uploaded_before, base, wheel, recipe.extras)
+        temporary = builder.environments.digest(wanted)
+        # Records that are built at the same time may have the same wheel; the last one removes it.
+        with store.holding("environments", temporary):
+            whole = (await builder.environments.build(wanted)).folder
+            environment = await asyncio.to_thread(
+                store.build_once, "environments", digest, lambda place: fill(place, whole)
+            )
+    store.release("environments", temporary)
     return environment
 
 

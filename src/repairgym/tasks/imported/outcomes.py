@@ -33,6 +33,8 @@ class BuildOutcome(Record):
     """The stage that failed, or ``certified``."""
     reason: str = ""
     """One sentence; empty for a certified task."""
+    is_transient: bool = False
+    """The machine failed, not the record: the next build tries again."""
     recipe: BuildRecipe | None = None
     python: str = ""
     left_out: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ messages of its failures. Synthetic bugs are told at another level of localizati
 tasks only lose the text of one run from their issues.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from repairgym.config.sandbox import SandboxConfig
 from repairgym.config.tasks import Localization
+from repairgym.errors import TaskError
 from repairgym.records import Task
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.sandbox.probe import create_backend
@@ -26,6 +28,8 @@ from repairgym.tasks.issues.run_text import without_run_text
 from repairgym.tasks.layers.catalogue import CHANGELOGS
 from repairgym.tasks.layers.repositories import GitRepository
 from repairgym.tasks.layers.store import LayerStore
+
+_REVERTED = re.compile(r"commit ([0-9a-f]+) reverted")
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Describer:
             return [(entry, "changelog") for entry in assigned_entries(tasks, tree)]
         origin = first.provenance
         clone = GitRepository.open(origin.repository, self.store, origin.subdirectory)
-        commit = next(iter(clone.commits(origin.commit)))
+        commit = next(iter(clone.commits(_told_commit(first))))
         change = CommitTexts(commit, commit.paths, CHANGELOGS)
         return [commit_text(change, clone, task, tree, self.issues) for task in tasks]
 
@@ -65,7 +69,7 @@ async def describe_again(tasks: Sequence[Task], describer: Describer) -> AsyncGe
     for task in tasks:
         origin = task.provenance
         if task.source in ("releases", "history"):
-            pairs[origin.package, origin.base_version, origin.version, origin.commit].append(task)
+            pairs[origin.package, origin.base_version, origin.version, _told_commit(task)].append(task)
         elif task.source == "mutations" and describer.localization:
             synthetic.append(task)
         else:
@@ -87,6 +91,16 @@ async def describe_again(tasks: Sequence[Task], describer: Describer) -> AsyncGe
                     yield describe(task, tree, Report(*told[task.id], messages))
     finally:
         await backend.close()
+
+
+def _told_commit(task: Task) -> str:
+    """Return the commit whose text tells about ``task``: of bugs in the newest commit the one that was reverted."""
+    if task.labels.get("base") != "newest":
+        return task.provenance.commit
+    match = _REVERTED.fullmatch(task.provenance.recipe)
+    if match is None:
+        raise TaskError(f"{task.id} was made from the newest commit, and its recipe names no reverted commit")
+    return match[1]
 
 
 async def _failures(task: Task, store: LayerStore, backend: SandboxBackend) -> dict[str, Failure]:

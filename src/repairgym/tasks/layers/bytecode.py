@@ -51,7 +51,10 @@ async def tree_with_bytecode(
 ) -> Path:
     """Return the twin of ``spec.tree`` with the byte-code for ``request``; TaskError if the collection fails."""
     digest = twin_digest(spec.tree, spec.environment)
-    archive = b"" if store.has("bytecode", digest) else await _collect(backend, spec, request, timeout_s)
+    # Found and marked as used in one step: a twin that is removed in between would be built from nothing.
+    if twin := store.find("bytecode", digest):
+        return twin
+    archive = await _collect(backend, spec, request, timeout_s)
     return store.build_once("bytecode", digest, lambda place: _fill(place, spec.tree, archive))
 
 

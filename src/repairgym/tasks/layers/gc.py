@@ -11,6 +11,7 @@ import os
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -37,6 +38,7 @@ KINDS = (
     "agents",
 )
 _held: dict[Path, int] = {}
+_num_holders: Counter[Path] = Counter()
 _holding = threading.Lock()
 
 
@@ -179,8 +181,24 @@ def let_go(layer: Path) -> None:
             os.close(fd)
 
 
+@contextmanager
+def holding(layer: Path) -> Iterator[None]:
+    """Keep ``layer``, which need not be built yet, from a `release` by another part of this process."""
+    path = use_path(layer)
+    with _holding:
+        _num_holders[path] += 1
+    try:
+        yield
+    finally:
+        with _holding:
+            _num_holders[path] -= 1
+
+
 def release(layer: Path) -> None:
-    """End this process's use of ``layer``; remove it unless another process uses it."""
+    """End this process's use of ``layer`` and remove it, unless a part of it is `holding` it or another process is."""
+    with _holding:
+        if _num_holders[use_path(layer)]:
+            return
     let_go(layer)
     with _alone(layer) as is_free:
         if is_free and layer.is_dir():

@@ -31,7 +31,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from repairgym.config.sandbox import LayersConfig
@@ -115,11 +115,15 @@ class LayerStore:
         return layer.is_dir()
 
     def discard(self, kind: str, digest: str) -> None:
-        """Remove an unusable layer, so that the next use builds it again."""
+        """Remove a layer that nobody can use, so that the next use builds it again; see `release` for others."""
         final = self.root / kind / digest
         with _locked(final.with_name(f".{digest}.lock")):
             if final.is_dir():
                 gc.remove_layer(final)
+
+    def holding(self, kind: str, digest: str) -> AbstractContextManager[None]:
+        """Keep a layer from a `release` by another part of this process."""
+        return gc.holding(self.root / kind / digest)
 
     def release(self, kind: str, digest: str) -> None:
         """End this process's use of a layer that nobody needs again; the last user removes it."""

@@ -214,7 +214,8 @@ class AgedRelease:
     def discard_tried(self) -> None:
         """Remove the environments of the search after its end, when no warm interpreter runs in them."""
         for digest in self.tried:
-            self.context.store.discard("environments", digest)
+            # Another process may have found one meanwhile; then it stays.
+            self.context.store.release("environments", digest)
 
     async def run(self, files: Files, lock: str) -> TestRun:
         """Run the check with ``files`` in the environment of ``lock``, as a trial (see `run_fresh`)."""

@@ -4,7 +4,8 @@ Reads a pinned sdist. Makes tasks with one mutated function, or several (`severa
 maps tests to functions. Each mutant then runs its function's most specific covering tests and a few tests of its
 module's other functions; it becomes a task when at least two distinct test functions fail, so that one can be shown and
 the other hidden, and at least one test passes. Functions take turns, so that a small quota still covers the package.
-Results are consumed in a fixed order, so that timing has no influence.
+Results are consumed in a fixed order, and those of a function that has its share already are left out, so that neither
+timing nor the number of concurrent runs has an influence.
 """
 
 import asyncio
@@ -52,6 +53,9 @@ async def make_mutations(package: Package, context: BuildContext) -> SourceResul
     queue = mutation_run.candidates(targets, num_accepted)
     async with aclosing(ordered_map(mutation_run.try_mutant, queue, context.config.num_concurrent)) as tried:
         async for (target, _), outcome in tried:
+            # Drawn ahead, while an earlier one of its function ran; it must not count more with more in flight.
+            if num_accepted[target] >= mutation_run.config.num_per_function:
+                continue
             result.funnel["mutants_run"] += 1
             if isinstance(outcome, Drop):
                 result.add(outcome)
