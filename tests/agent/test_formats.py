@@ -112,7 +112,7 @@ def test_the_error_counts_several_commands():
         ("native", '<tool_call>{"arguments": {}}</tool_call>', "names no function"),
         ("native", '<tool_call>{"name": "goto", "arguments": 3}</tool_call>', "are no object"),
         ("native", '<tool_call>{"name": "goto"', "expecting"),
-        ("native", f'<tool_call>{{"name": "goto", "arguments": {{"line_number": {"1" * 5000}}}}}', "number is too long"),
+        ("native", f'<tool_call>{{"name": "goto", "arguments": {"1" * 5000}}}</tool_call>', "number is too long"),
         ("json_xml", f'<goto>{{"line_number": {"1" * 5000}}}</goto>', "number is too long"),
     ],
 )
