@@ -10,9 +10,10 @@ from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.agent.tools.base import ToolContext
 from repairgym.agent.tools.workspace import Workspace
 from repairgym.config.pipeline import ElisionConfig, PaperBConfig, PipelineConfig, SummaryConfig
-from repairgym.errors import SandboxError
+from repairgym.errors import SandboxContentError, SandboxError
 from repairgym.records import StopReason
 from repairgym.sandbox.cache import ExecutionCache
+from repairgym.testing.scripted import ScriptedSandbox, scripted_answer
 
 FIX = "edit < => <= @2"
 
@@ -24,10 +25,10 @@ def play(task, tmp_path, chat_renderer, make_speaker):
     async def no_sandbox(files):
         raise SandboxError("no sandbox in this test")
 
-    async def run(config: PipelineConfig, *texts: str, cost_usd: float = 0.0):
+    async def run(config: PipelineConfig, *texts: str, cost_usd: float = 0.0, create=no_sandbox):
         policy = make_speaker(*texts, cost_usd=cost_usd)
         pipeline = make_pipeline(config, ExecutionCache())
-        context = ToolContext(task=task, workspace=Workspace(tmp_path, task.base_files, no_sandbox))
+        context = ToolContext(task=task, workspace=Workspace(tmp_path, task.base_files, create))
         runner = EpisodeRunner(pipeline, policy, chat_renderer)
         return await runner.run("s", context, 0), policy
 
@@ -116,6 +117,24 @@ async def test_a_full_history_begins_again_with_a_summary(play, chat_renderer):
     np.testing.assert_array_equal(
         episode.ledger.token_id[slice(*episode.turns[first].action_span)], policy.seen[first][1]
     )
+
+
+@pytest.mark.asyncio
+async def test_too_many_changes_to_read_end_no_episode_where_its_history_is_cut(play):
+    class Flooded(ScriptedSandbox):
+        async def changed_files(self):
+            raise SandboxContentError("too many files in this test")
+
+    async def create(files):
+        return Flooded(files, scripted_answer())
+
+    config = PaperBConfig(
+        has_git=False, opening_prompt="", context=SummaryConfig(full_share=0.1), max_len_tokens=9000, max_turns=30
+    )
+    shell = "```command\nshell true\n```"
+    episode, _ = await play(config, *[shell] * 30, create=create)
+    assert episode.stop_reason is StopReason.TURN_LIMIT
+    assert len(episode.ledger.branches) >= 2
 
 
 @pytest.mark.asyncio
