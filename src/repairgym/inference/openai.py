@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from repairgym.config.models import EndpointConfig
 from repairgym.inference.base import Generation, SamplingParams
+from repairgym.inference.chat_template import THOUGHT_END, THOUGHT_START, Message
 from repairgym.inference.endpoint import EndpointClient
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.replies import Reply, read_chat_reply, read_text_reply
@@ -61,7 +62,7 @@ class OpenAIPolicy:
         messages = [
             {"role": "user", "content": f"<tool_response>\n{message.text}\n</tool_response>"}
             if message.role == "tool"
-            else {"role": message.role, "content": message.text}
+            else {"role": message.role, "content": self._shown(message)}
             for message in self._renderer.messages(prompt_ids)
         ]
         return "chat/completions", body | {"messages": messages}
@@ -71,9 +72,25 @@ class OpenAIPolicy:
         return read(body, sampling.max_tokens)
 
     def _text(self, reply: Reply) -> str:
-        if self._config.reasoning == "dropped" or not reply.reasoning:
+        """Return the answer as the model of the tokenizer writes it, whose prompt may have opened the thought."""
+        thought = "" if self._config.reasoning == "dropped" else reply.reasoning.strip()
+        if not self._renderer.template.opens_thought:
+            return f"<think>\n{thought}\n</think>\n\n{reply.text}" if thought else reply.text
+        if self._config.api == "completions":
             return reply.text
-        return f"<think>\n{reply.reasoning.strip()}\n</think>\n\n{reply.text}"
+        text = reply.text
+        if text.lstrip().startswith(THOUGHT_START):
+            text = text.lstrip().removeprefix(THOUGHT_START).removeprefix("\n")
+        # A server that keeps thoughts apart, or to itself, sends none; without their end, a cut-off text may be one.
+        is_apart = bool(reply.reasoning) or (reply.is_stopped and THOUGHT_END not in text)
+        return f"{thought}\n{THOUGHT_END}\n\n{text}" if is_apart else text
+
+    def _shown(self, message: Message) -> str:
+        """Return a message as the server's model would have written it, its thought opened in it."""
+        thought, end, rest = message.text.partition(THOUGHT_END)
+        if message.role != "assistant" or not end or not self._renderer.template.opens_thought:
+            return message.text
+        return f"{THOUGHT_START}\n{message.text}" if thought.strip() else rest.lstrip("\n")
 
 
 class OpenAITextModel:
