@@ -32,6 +32,7 @@ _CAUSED_BY_AGENT = (
     PermissionError,
     IsADirectoryError,
     NotADirectoryError,
+    UnicodeEncodeError,  # half a character, which a JSON escape can name and no command or file can hold
 )
 
 

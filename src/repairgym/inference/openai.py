@@ -15,6 +15,7 @@ from repairgym.inference.endpoint import EndpointClient
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.replies import Reply, read_chat_reply, read_text_reply
 from repairgym.ledger import UNKNOWN_VERSION
+from repairgym.records import storable
 
 MAX_SEED = (1 << 31) - 1
 """Largest seed that servers accept."""
@@ -106,7 +107,8 @@ class OpenAITextModel:
         sampling = SamplingParams(temperature=self._temperature, max_tokens=max_tokens, stop_token_ids=(), seed=seed)
         body = request_fields(self._client.config, sampling)
         is_chat = self._client.config.api == "chat"
-        body |= {"messages": [{"role": "user", "content": question}]} if is_chat else {"prompt": question}
+        text = storable(question)  # a patch may name files whose names are no UTF-8, which no request can hold
+        body |= {"messages": [{"role": "user", "content": text}]} if is_chat else {"prompt": text}
         read = read_chat_reply if is_chat else read_text_reply
         answer = await self._client.ask(
             "chat/completions" if is_chat else "completions",
