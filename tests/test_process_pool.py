@@ -3,8 +3,11 @@
 import asyncio
 import multiprocessing
 import os
+import stat
+import struct
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -27,6 +30,12 @@ def work(connection, setup):
 async def answer(request, setup):
     if request == "crash":
         os._exit(3)
+    if request == "half a message":
+        for descriptor in range(3, 64):  # its length, and a part of it, as of a process that is killed while it sends
+            with suppress(OSError):
+                if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                    os.write(descriptor, struct.pack("!i", 1000) + b"x" * 10)
+        os._exit(3)
     if request == "sleep":
         time.sleep(60)  # noqa: ASYNC251
     if request == "bug":
@@ -44,6 +53,12 @@ def test_each_request_is_answered_once_and_a_crash_costs_only_its_own_request():
     assert answers == {0: "did a", 1: WorkerEnded(3), 2: "did b", 3: "did c"}
     assert pool.workers == ()
     assert sent == [0, 1, 2, 3]
+
+
+def test_a_worker_that_dies_while_it_sends_is_replaced():
+    with ProcessPool(work, "did", 1) as pool:
+        answers = dict(pool.map(["a", "half a message", "b"]))
+    assert answers == {0: "did a", 1: WorkerEnded(3), 2: "did b"}
 
 
 def test_a_request_that_takes_too_long_is_given_up():

@@ -73,8 +73,8 @@ class TokenLedger:
         history = next(branch for branch in reversed(self.histories) if branch.start <= action[0])
         ids: list[int] = []
         for start, end in history.spans:
-            is_own = start >= history.start
-            ids += self.token_id[start : min(end, action[0]) if is_own else end].tolist()
+            # A copied part that ends where the history forked is one span with what was appended behind it.
+            ids += self.token_id[start : min(end, action[0])].tolist()
         return ids
 
     def as_context(self, num_tokens: int) -> TokenLedger:

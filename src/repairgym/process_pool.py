@@ -102,7 +102,7 @@ class ProcessPool:
             worker = by_connection[connection]  # type: ignore[index] # `wait` returns what it was given
             try:
                 yield worker, worker.connection.recv()
-            except (EOFError, ConnectionResetError):
+            except (EOFError, OSError):  # OSError also where a worker was killed within a message
                 self.kill(worker)
                 yield worker, WorkerEnded(worker.process.exitcode)
 

@@ -32,6 +32,8 @@ def trajectory_of(conversation: Conversation, turns: tuple[Turn, ...]) -> Trajec
 def check_exact(trajectory: Trajectory, seen: list[tuple[list[int], list[int]]]) -> list[Trajectory]:
     """Every answer is learned exactly once, behind exactly the tokens that it was sampled from."""
     parts = split_histories(trajectory)
+    for turn, (prompt, _) in zip(trajectory.turns, seen, strict=True):
+        assert trajectory.ledger.prompt_of(turn.action_span) == prompt
     learned = []
     for part in parts:
         sample = policy_sample(part, 1.0)

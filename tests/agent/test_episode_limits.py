@@ -10,9 +10,11 @@ from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.agent.tools.base import ToolContext
 from repairgym.agent.tools.workspace import Workspace
 from repairgym.config.pipeline import ElisionConfig, PaperBConfig, PipelineConfig, SummaryConfig
-from repairgym.errors import SandboxError
+from repairgym.errors import SandboxContentError, SandboxError
 from repairgym.records import StopReason
+from repairgym.sandbox.base import ExecResult
 from repairgym.sandbox.cache import ExecutionCache
+from repairgym.testing.scripted import ScriptedSandbox, ScriptedSession, scripted_answer
 
 FIX = "edit < => <= @2"
 
@@ -24,10 +26,10 @@ def play(task, tmp_path, chat_renderer, make_speaker):
     async def no_sandbox(files):
         raise SandboxError("no sandbox in this test")
 
-    async def run(config: PipelineConfig, *texts: str, cost_usd: float = 0.0):
+    async def run(config: PipelineConfig, *texts: str, cost_usd: float = 0.0, create=no_sandbox):
         policy = make_speaker(*texts, cost_usd=cost_usd)
         pipeline = make_pipeline(config, ExecutionCache())
-        context = ToolContext(task=task, workspace=Workspace(tmp_path, task.base_files, no_sandbox))
+        context = ToolContext(task=task, workspace=Workspace(tmp_path, task.base_files, create))
         runner = EpisodeRunner(pipeline, policy, chat_renderer)
         return await runner.run("s", context, 0), policy
 
@@ -116,6 +118,56 @@ async def test_a_full_history_begins_again_with_a_summary(play, chat_renderer):
     np.testing.assert_array_equal(
         episode.ledger.token_id[slice(*episode.turns[first].action_span)], policy.seen[first][1]
     )
+
+
+@pytest.mark.asyncio
+async def test_too_many_changes_to_read_end_no_episode_where_its_history_is_cut(play):
+    class Flooded(ScriptedSandbox):
+        async def changed_files(self):
+            raise SandboxContentError("too many files in this test")
+
+    async def create(files):
+        return Flooded(files, scripted_answer())
+
+    config = PaperBConfig(
+        has_git=False, opening_prompt="", context=SummaryConfig(full_share=0.1), max_len_tokens=9000, max_turns=30
+    )
+    shell = "```command\nshell true\n```"
+    episode, _ = await play(config, *[shell] * 30, create=create)
+    assert episode.stop_reason is StopReason.TURN_LIMIT
+    assert len(episode.ledger.branches) >= 2
+
+
+@pytest.mark.asyncio
+async def test_half_a_character_in_a_command_is_a_mistake_of_the_agent(play):
+    class Encoding(ScriptedSession):
+        async def run(self, command, *, timeout_s, stdin=b""):
+            return ExecResult(exit_status=0, stdout=command.encode("utf-8", "surrogateescape"))
+
+    class Encoded(ScriptedSandbox):
+        async def open_session(self, name="main", env=None):
+            return Encoding(name)
+
+    async def create(files):
+        return Encoded(files, scripted_answer())
+
+    tools = ("shell", "open", "submit")
+    config = PaperBConfig(
+        tools=tools, action_format="native", system_prompt="", opening_prompt="", max_len_tokens=9000, has_git=False
+    )
+    call = '<tool_call>{{"name": "{}", "arguments": {}}}</tool_call>'
+    episode, _ = await play(
+        config,
+        call.format("shell", '{"command": "echo \\ud83d"}'),
+        call.format("open", '{"file": "\\ud83d.py"}'),
+        call.format("shell", '{"command": "echo \\ud83d\\ude00"}'),
+        call.format("submit", "{}"),
+        create=create,
+    )
+    assert [turn.error for turn in episode.turns] == ["tool", "tool", "", ""]
+    assert "surrogates not allowed" in episode.turns[0].observation
+    assert "\\ud83d.py is no text file" in episode.turns[1].observation
+    assert "echo \U0001f600" in episode.turns[2].observation
 
 
 @pytest.mark.asyncio

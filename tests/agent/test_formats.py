@@ -112,6 +112,8 @@ def test_the_error_counts_several_commands():
         ("native", '<tool_call>{"arguments": {}}</tool_call>', "names no function"),
         ("native", '<tool_call>{"name": "goto", "arguments": 3}</tool_call>', "are no object"),
         ("native", '<tool_call>{"name": "goto"', "expecting"),
+        ("native", f'<tool_call>{{"name": "goto", "arguments": {"1" * 5000}}}</tool_call>', "number is too long"),
+        ("json_xml", f'<goto>{{"line_number": {"1" * 5000}}}</goto>', "number is too long"),
     ],
 )
 def test_a_malformed_call_has_a_reason(name, text, reason):
@@ -154,5 +156,7 @@ def test_values_that_came_as_text_have_the_types_of_the_tool():
     native = FORMATS["native"](form)
     action = Action("goto", {"line_number": 3})
     assert native.parse(native.write(action, "I go."), TOOLS) == action
+    nested = Action("goto", {"line_number": "[" * 100_000})
+    assert native.parse(native.write(nested), TOOLS) == nested
     kept = Action("open", {"file": "3"})
     assert native.parse(native.write(kept), TOOLS) == kept

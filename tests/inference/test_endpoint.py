@@ -1,4 +1,4 @@
-"""The limiter on a clock of its own."""
+"""The limiter on a clock of its own, and what counts for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import asyncio
 
 import pytest
 
-from repairgym.inference.endpoint import RateLimiter
+from repairgym.config.models import EndpointConfig
+from repairgym.errors import ModelServerError
+from repairgym.inference.endpoint import EndpointClient, RateLimiter
+from repairgym.testing.servers import Fault, FaultyServer, url_of
 
 
 class Clock:
@@ -47,3 +50,22 @@ async def test_no_limit_and_corrected_counts() -> None:
     first = await limiter.reserve(1000)
     first.num_tokens = 100
     assert (await limiter.reserve(900)).start_s == 0.0
+
+
+@pytest.mark.asyncio
+async def test_each_attempt_of_a_stream_counts_for_the_limit() -> None:
+    server = FaultyServer([Fault.SERVER_ERROR])
+    async with await server.serve() as listening:
+        config = EndpointConfig(
+            base_url=url_of(listening), model="tiny", max_attempts=3, backoff_s=0.001, requests_per_minute=2
+        )
+        async with EndpointClient(config) as client:
+            with pytest.raises(TimeoutError):  # the third attempt waits for the next minute
+                async with asyncio.timeout(2.0), client.stream("completions", {}, 10):
+                    pass
+            assert client.statistics.num_server_errors == len(server.requests) == 2
+        unlimited = config.model_copy(update={"requests_per_minute": 0, "tokens_per_minute": 10})
+        async with EndpointClient(unlimited) as client:
+            with pytest.raises(ModelServerError, match="3 attempts failed"):  # what failed used no tokens
+                async with client.stream("completions", {}, 10):
+                    pass

@@ -23,7 +23,7 @@ from repairgym.errors import (
 )
 from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.endpoint import EndpointClient
-from repairgym.inference.openai import OpenAIPolicy
+from repairgym.inference.openai import OpenAIPolicy, OpenAITextModel
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.vllm.policy import VllmPolicy
 from repairgym.inference.vllm.server import TokenServer
@@ -173,6 +173,14 @@ async def test_text_has_no_log_probabilities_and_a_price(renderer: ChatRenderer,
     assert counted.is_stopped
     assert counted.token_ids[-1] in renderer.stop_token_ids
     assert (counted.cost_usd, uncounted.cost_usd) == (pytest.approx(0.00024), 0.0)
+
+
+@pytest.mark.asyncio
+async def test_a_question_may_hold_what_is_no_utf_8() -> None:
+    with faulty_server(Fault.OK) as url:
+        async with EndpointClient(config_of(url)) as client:
+            question = f"a patch of the file {chr(0xDC80)}.py"
+            assert await OpenAITextModel(client).reply(question, max_tokens=8, seed=0) == "submit"
 
 
 @pytest.mark.asyncio

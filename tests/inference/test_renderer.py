@@ -135,6 +135,14 @@ def test_texts_are_encoded_as_transformers_does(tokenizer: PreTrainedTokenizerFa
         assert renderer.prompt_ids("<|im_end|>") == [end]
 
 
+def test_half_a_character_of_an_escape_is_encoded_as_unknown(tokenizer: PreTrainedTokenizerFast) -> None:
+    renderer = ChatRenderer(tokenizer)
+    half, rest = chr(0xD83D), chr(0xDE00)
+    assert renderer.open_ids(f"no file {half}.py") == renderer.open_ids("no file \ufffd.py")
+    assert renderer.action_ids(f"{half}{rest} {rest}") == renderer.action_ids("\U0001f600 \ufffd")
+    assert renderer.prompt_ids(half) == renderer.prompt_ids("\ufffd")
+
+
 def test_decode_drops_only_the_stop_token(tokenizer: PreTrainedTokenizerFast) -> None:
     renderer = ChatRenderer(tokenizer)
     ids = renderer.action_ids("edit @2 a => b")

@@ -74,12 +74,20 @@ class ForkingBackend(Backend):
 class Episodes:
     """Episodes of one pipeline in one worker."""
 
-    def __init__(self, name: str, task: Task, folder: Path, renderer: ChatRenderer, num_broken: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        task: Task,
+        folder: Path,
+        renderer: ChatRenderer,
+        num_broken: int = 0,
+        machine: Machine | None = None,
+    ) -> None:
         pipeline, actions = PIPELINES[name]
         write = make_pipeline(pipeline, ExecutionCache()).format.write
         self._texts = tuple(one if isinstance(one, str) else write(Action(*one)) for one in actions)
         self._task, self._renderer = task, renderer
-        self.machine = Machine()
+        self.machine = machine or Machine()
         self.backend = ForkingBackend(self.machine, num_broken)
         layers = TaskLayers(folder, folder)
         config = RolloutConfig(pipeline=pipeline, engine=EngineConfig(max_len_tokens=1 << 20))
@@ -97,7 +105,7 @@ class Episodes:
 
 @pytest.fixture
 def episodes(task: Task, tmp_path: Path, renderer: ChatRenderer) -> Callable[..., Episodes]:
-    return lambda name, num_broken=0: Episodes(name, task, tmp_path, renderer, num_broken)
+    return lambda name, num_broken=0, machine=None: Episodes(name, task, tmp_path, renderer, num_broken, machine)
 
 
 def branch(parent: Trajectory, num_turns: int, **changes: object) -> EpisodeJob:
@@ -192,6 +200,26 @@ def test_states_are_released_after_the_last_branches(episodes):
         sampler = Sampler(here._renderer, here._texts, here.machine, 0)
         tasks = {parent.task_id: here._task}
         assert len([ended async for ended in here.runner.run(jobs, tasks, sampler)]) == 2
+        assert CountedSnapshot.num_open == 0
+
+    asyncio.run(play())
+
+
+def test_the_states_of_an_attempt_that_failed_are_released(episodes):
+    async def play() -> None:
+        whole = episodes("paper_b")
+        await whole.run(KEPT)
+        num_open = CountedSnapshot.num_open
+        await whole.runner.close()
+        assert num_open > 0
+        here = episodes("paper_b", machine=Machine([6], SandboxError))  # in the fourth turn
+        parent = await here.run(KEPT)
+        assert here.machine.num_moments > 6
+        assert CountedSnapshot.num_open == num_open
+        again = await here.run(branch(parent, 2, is_kept=True))
+        assert here.counts()[0] == 1
+        assert again.verdict.kind is parent.verdict.kind
+        await here.runner.close()
         assert CountedSnapshot.num_open == 0
 
     asyncio.run(play())

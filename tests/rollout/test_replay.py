@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from repairgym.agent.allowance import Allowance
 from repairgym.agent.recording import normalize
 from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.config.pipeline import PipelineConfig
@@ -17,7 +18,7 @@ from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import SandboxError
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tokenizer import train_tokenizer
-from repairgym.records import Task, Trajectory, VerdictKind
+from repairgym.records import StopReason, Task, Trajectory, VerdictKind
 from repairgym.rollout.jobs import make_group
 from repairgym.rollout.replay import Replay, compare, replay
 from repairgym.rollout.runner import Runner
@@ -32,9 +33,11 @@ def renderer() -> ChatRenderer:
     return ChatRenderer(train_tokenizer(["user assistant edit test undo submit"] * 9, 400, 40))
 
 
-def make_runner(tree: Path, renderer: ChatRenderer, message: Callable[[], str]) -> Runner:
+def make_runner(
+    tree: Path, renderer: ChatRenderer, message: Callable[[], str], config: RolloutConfig = CONFIG
+) -> Runner:
     return Runner(
-        CONFIG,
+        config,
         ScriptedBackend(lambda files, request: scripted_answer(message())(files, request)),
         lambda task: TaskLayers(tree, tree),
         renderer,
@@ -94,6 +97,22 @@ def test_a_replay_has_the_ledger_of_the_episode(task: Task, tmp_path: Path, rend
     stored, again = asyncio.run(both())
     for name in ("token_id", "is_action", "log_prob", "policy_version"):
         assert np.array_equal(getattr(stored.ledger, name), getattr(again.ledger, name))
+
+
+def test_an_episode_that_a_search_stopped_ends_there_again(task: Task, tmp_path: Path, renderer: ChatRenderer) -> None:
+    async def both() -> tuple[Trajectory, Replay]:
+        pipeline = PipelineConfig(max_turns=5, is_unsubmitted_scored=False)
+        runner = make_runner(tmp_path, renderer, lambda: "no", CONFIG.model_copy(update={"pipeline": pipeline}))
+        (job,) = make_group("teacher", 0, task.id, 1, seed=1)
+        job = replace(job, allowance=Allowance(max_turns=1))
+        stored = await runner.run_job(job, task, ScriptedPolicy("oracle", renderer), 1.0)
+        (found,) = [one async for one in replay([stored], {task.id: task}, runner, renderer)]
+        return stored, found
+
+    stored, found = asyncio.run(both())
+    assert stored.stop_reason is StopReason.SEARCH_LIMIT
+    assert stored.final_patch
+    assert found.difference == ""
 
 
 def test_a_replay_continues_after_a_sandbox_that_failed(task: Task, tmp_path: Path, renderer: ChatRenderer) -> None:

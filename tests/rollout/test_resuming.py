@@ -18,11 +18,11 @@ from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.config.models import EngineConfig
 from repairgym.config.pipeline import ElisionConfig, FullConfig, PaperBConfig, PipelineConfig, SimplifiedConfig
 from repairgym.config.rollout import RolloutConfig
-from repairgym.errors import SandboxError
+from repairgym.errors import ModelServerError, SandboxError
 from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tokenizer import train_tokenizer
-from repairgym.records import Task, TestRequest, TestRun, Trajectory
+from repairgym.records import Task, TestRequest, TestRun, Trajectory, VerdictKind
 from repairgym.rollout.jobs import EpisodeJob
 from repairgym.rollout.runner import Runner
 from repairgym.rollout.turn_log import TurnLog
@@ -31,6 +31,8 @@ from repairgym.sandbox.cache import ExecutionCache
 from repairgym.tasks.build.validation import TaskLayers
 from repairgym.testing.scripted import Files, ScriptedBackend, ScriptedSandbox, ScriptedSession, scripted_answer
 
+SAMPLED_S = 8.0
+"""Seconds of each answer, as the sampler says."""
 JOB = EpisodeJob("rl/0/tiny-1#0", "rl/0/tiny-1", "tiny-1", 7)
 REPAIR = {"path": "m.py", "content": "def f(a, b):\n    return a <= b\n"}
 COMPACT = ("edit > => <= @2", "test", "edit < => > @2", "undo", "nonsense", "edit < => <= @2", "test", "submit")
@@ -98,7 +100,14 @@ class Sampler:
         self._machine.num_sampled += 1
         drawn = random.Random(f"{sampling.seed} {prompt_ids}")
         log_probs = tuple(float(np.float32(-drawn.random())) for _ in ids)
-        return Generation(token_ids=tuple(ids), log_probs=log_probs, is_stopped=True, policy_version=self._version)
+        return Generation(
+            token_ids=tuple(ids),
+            log_probs=log_probs,
+            is_stopped=True,
+            policy_version=self._version,
+            prefill_s=SAMPLED_S / 4,
+            decode_s=SAMPLED_S * 3 / 4,
+        )
 
     async def end_session(self, session_id: str) -> None:
         pass
@@ -207,6 +216,13 @@ def test_tokens_keep_the_version_that_sampled_them(play):
     assert versions == sorted(versions)
 
 
+def test_a_turn_that_was_cut_off_in_its_action_keeps_the_seconds_of_its_answer(play):
+    with pytest.raises(Killed):
+        play("paper_b", Machine([6]))  # in the shell of the fourth turn
+    resumed, _ = play("paper_b", Machine())
+    assert [turn.generate_s >= SAMPLED_S for turn in resumed.turns] == [False, False, False, True, False]
+
+
 def test_recorded_tests_are_not_repeated(play):
     first, second = Machine([5]), Machine()  # in the turn after the first test
     with pytest.raises(Killed):
@@ -230,6 +246,26 @@ def test_a_replay_that_observes_something_else_is_a_new_attempt(play):
     assert content(again) == content(other)
     assert runner.counters()["turns/num_differing_replays"] == 0
     assert runner.counters()["turns/num_recalled"] == len(other.turns)
+
+
+class Unsteady(Machine):
+    """Says something else at each moment, so that no replay is like what is recorded."""
+
+    def pass_moment(self) -> None:
+        super().pass_moment()
+        self.said = f"wrote file {self.num_moments}"
+
+
+@pytest.mark.parametrize(
+    ("moments", "error"),
+    [(range(6, 2000, 7), SandboxError), (range(5, 2000, 6), ModelServerError)],  # always in the same turn
+    ids=["sandbox", "server"],
+)
+def test_attempts_that_differ_and_fail_at_the_same_place_have_an_end(play, moments, error):
+    machine = Unsteady(moments, error)
+    ended, _ = play("paper_b", machine)
+    assert ended.verdict.kind is VerdictKind.INVALID
+    assert machine.num_moments < 60
 
 
 def test_an_episode_whose_sandbox_fails_goes_on_in_a_fresh_one(play):

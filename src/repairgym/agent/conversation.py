@@ -10,11 +10,13 @@ Guarantees:
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from repairgym.agent.tools.base import ToolContext
 from repairgym.config.pipeline import ElisionConfig, PipelineConfig, SummaryConfig
 from repairgym.diffs.make import unified_diff
+from repairgym.errors import SandboxContentError
 from repairgym.inference.answers import Answer
 from repairgym.inference.base import Policy, SamplingParams
 from repairgym.inference.chat_template import Message, Tools
@@ -62,6 +64,8 @@ class Completion:
     cost_usd: float = 0.0
     queue_s: float = 0.0
     """Seconds that its request waited."""
+    sampled_s: float = 0.0
+    """Seconds that it took, as the policy reports them; 0.0 if it does not."""
 
 
 @dataclass
@@ -168,7 +172,8 @@ class Conversation:
         self._exchanges.append(_Exchange(span, stop_id, answer.num_thought_tokens))
         text = self._renderer.decode(ids)
         cost_usd, queue_s = generation.cost_usd, generation.queue_s
-        return Completion(text, answer, generation.is_stopped, span, len(ids), cost_usd, queue_s)
+        sampled_s = queue_s + generation.prefill_s + generation.decode_s
+        return Completion(text, answer, generation.is_stopped, span, len(ids), cost_usd, queue_s, sampled_s)
 
     def observe(self, text: str, tool: str = "") -> None:
         """Append the observation that follows the last completion: the result of ``tool``, if it is named."""
@@ -260,7 +265,8 @@ async def cut_history(
     elif isinstance(choice, SummaryConfig):
         max_tokens = int(choice.full_share * config.max_len_tokens)
         if turns and conversation.num_tokens >= max_tokens and conversation.num_observations > 1:
-            await context.workspace.refresh()
+            with suppress(SandboxContentError):  # the next tool that reads the files tells the agent
+                await context.workspace.refresh()
             summary = _summarize(turns[-choice.num_actions :], context)
             conversation.begin(replace(prompt, text=f"{prompt.text}\n\n{summary}"))
 

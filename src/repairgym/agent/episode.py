@@ -32,6 +32,7 @@ _CAUSED_BY_AGENT = (
     PermissionError,
     IsADirectoryError,
     NotADirectoryError,
+    UnicodeEncodeError,  # half a character, which a JSON escape can name and no command or file can hold
 )
 
 
@@ -154,10 +155,12 @@ class LiveEpisode:
             self.durations_s["tool"] += time.monotonic() - started
 
     async def _query_policy(self, max_tokens: int) -> tuple[Completion, float]:
-        """Return the completion, and the seconds it took."""
-        started = time.monotonic()
+        """Return the completion, and the seconds it took, also where it was sampled in an earlier process."""
+        started, num_recalled = time.monotonic(), self._recorder.num_recalled
         completion = await self._conversation.complete(max_tokens)
-        return completion, time.monotonic() - started
+        generate_s = time.monotonic() - started
+        is_recalled = self._recorder.num_recalled > num_recalled
+        return completion, max(generate_s, completion.sampled_s) if is_recalled else generate_s
 
     async def _step(
         self, completion: Completion, generate_s: float, prompt: str

@@ -265,7 +265,7 @@ def _typed(values: Mapping[str, Any], tool: Tool[Any]) -> dict[str, Any]:
     typed = dict(values)
     for name, value in values.items():
         if isinstance(value, str) and not tool.is_text(name):
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 typed[name] = json.loads(value)
     return typed
 
@@ -280,7 +280,7 @@ def text_of_message(message: Mapping[str, Any], form: CallForm = HERMES) -> str:
     for call in message.get("tool_calls") or ():
         values = call["function"].get("arguments") or {}
         if isinstance(values, str):
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 values = json.loads(values, strict=False)
         # What is no object in an earlier answer stays readable.
         arguments = values if isinstance(values, dict) else {"arguments": values}

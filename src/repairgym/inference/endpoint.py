@@ -16,10 +16,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
+import httpx2
+
 from repairgym.config.models import EndpointConfig
 from repairgym.errors import ConfigError, ModelReplyError, ModelServerError, ServerRejectedError
 from repairgym.inference.replies import Reply, Usage
-from repairgym.inference.transport import AttemptError, EndpointStatistics, Transport
+from repairgym.inference.transport import TRANSIENT_STATUSES, AttemptError, EndpointStatistics, Transport
 
 _WINDOW_S = 60.0
 
@@ -195,8 +197,16 @@ class EndpointClient:
         which stops a server that still samples.
         """
         async with self._gate:
-            await self._limiter.reserve(num_tokens)
-            response = await self._attempts(lambda _: self._transport.open_events(path, body))
+
+            async def attempt(_: int) -> httpx2.Response:
+                reservation = await self._limiter.reserve(num_tokens)
+                try:
+                    return await self._transport.open_events(path, body)
+                except AttemptError:
+                    reservation.num_tokens = 0
+                    raise
+
+            response = await self._attempts(attempt)
             try:
                 yield self._events(self._transport.read_events(response))
             finally:
@@ -240,7 +250,10 @@ class EndpointClient:
         raise AssertionError("the last attempt returns or raises")
 
     async def get(self, path: str) -> Mapping[str, Any] | None:
-        """GET a page below ``base_url`` (``page``) or of the server (``/page``); None if there is no such page."""
+        """GET a page below ``base_url`` (``page``) or of the server (``/page``); None if there is no such page.
+
+        `ModelServerError`: the server is not ready (a proxy's 503, say) after `max_attempts` attempts.
+        """
         status, text = await self._get(path)
         return _object(text) if status == 200 else None
 
@@ -256,7 +269,13 @@ class EndpointClient:
             return False
 
     async def _get(self, path: str) -> tuple[int, str]:
-        return await self._attempts(lambda _: self._transport.get(path, self.config.timeout_s), is_counted=False)
+        async def attempt(_: int) -> tuple[int, str]:
+            status, text = await self._transport.get(path, self.config.timeout_s)
+            if status in TRANSIENT_STATUSES:
+                raise AttemptError(ModelServerError(f"status {status}: {self._transport.shown(text)}"))
+            return status, text
+
+        return await self._attempts(attempt, is_counted=False)
 
     def _bill(self, usage: Usage | None) -> float:
         """Count the tokens and return their cost; tokens that the server does not report cost nothing."""

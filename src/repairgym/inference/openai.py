@@ -10,10 +10,12 @@ from uuid import uuid4
 
 from repairgym.config.models import EndpointConfig
 from repairgym.inference.base import Generation, SamplingParams
+from repairgym.inference.chat_template import THOUGHT_END, THOUGHT_START, Message
 from repairgym.inference.endpoint import EndpointClient
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.replies import Reply, read_chat_reply, read_text_reply
 from repairgym.ledger import UNKNOWN_VERSION
+from repairgym.records import storable
 
 MAX_SEED = (1 << 31) - 1
 """Largest seed that servers accept."""
@@ -61,7 +63,7 @@ class OpenAIPolicy:
         messages = [
             {"role": "user", "content": f"<tool_response>\n{message.text}\n</tool_response>"}
             if message.role == "tool"
-            else {"role": message.role, "content": message.text}
+            else {"role": message.role, "content": self._shown(message)}
             for message in self._renderer.messages(prompt_ids)
         ]
         return "chat/completions", body | {"messages": messages}
@@ -71,9 +73,25 @@ class OpenAIPolicy:
         return read(body, sampling.max_tokens)
 
     def _text(self, reply: Reply) -> str:
-        if self._config.reasoning == "dropped" or not reply.reasoning:
+        """Return the answer as the model of the tokenizer writes it, whose prompt may have opened the thought."""
+        thought = "" if self._config.reasoning == "dropped" else reply.reasoning.strip()
+        if not self._renderer.template.opens_thought:
+            return f"<think>\n{thought}\n</think>\n\n{reply.text}" if thought else reply.text
+        if self._config.api == "completions":
             return reply.text
-        return f"<think>\n{reply.reasoning.strip()}\n</think>\n\n{reply.text}"
+        text = reply.text
+        if text.lstrip().startswith(THOUGHT_START):
+            text = text.lstrip().removeprefix(THOUGHT_START).removeprefix("\n")
+        # A server that keeps thoughts apart, or to itself, sends none; without their end, a cut-off text may be one.
+        is_apart = bool(reply.reasoning) or (reply.is_stopped and THOUGHT_END not in text)
+        return f"{thought}\n{THOUGHT_END}\n\n{text}" if is_apart else text
+
+    def _shown(self, message: Message) -> str:
+        """Return a message as the server's model would have written it, its thought opened in it."""
+        thought, end, rest = message.text.partition(THOUGHT_END)
+        if message.role != "assistant" or not end or not self._renderer.template.opens_thought:
+            return message.text
+        return f"{THOUGHT_START}\n{message.text}" if thought.strip() else rest.lstrip("\n")
 
 
 class OpenAITextModel:
@@ -89,7 +107,8 @@ class OpenAITextModel:
         sampling = SamplingParams(temperature=self._temperature, max_tokens=max_tokens, stop_token_ids=(), seed=seed)
         body = request_fields(self._client.config, sampling)
         is_chat = self._client.config.api == "chat"
-        body |= {"messages": [{"role": "user", "content": question}]} if is_chat else {"prompt": question}
+        text = storable(question)  # a patch may name files whose names are no UTF-8, which no request can hold
+        body |= {"messages": [{"role": "user", "content": text}]} if is_chat else {"prompt": text}
         read = read_chat_reply if is_chat else read_text_reply
         answer = await self._client.ask(
             "chat/completions" if is_chat else "completions",

@@ -113,7 +113,7 @@ class ChatRenderer:
 
     def prompt_ids(self, text: str) -> list[int]:
         """Encode text in the chat form with its special tokens."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False) if text else []
+        ids: list[int] = self._tokenizer.encode(_paired(text), add_special_tokens=False) if text else []
         return ids
 
     def action_ids(self, text: str) -> list[int]:
@@ -231,7 +231,7 @@ class ChatRenderer:
         # A batch, because only batches come without offsets, which take a quarter of the time.
         backend = self._tokenizer.backend_tokenizer
         backend.encode_special_tokens = True
-        ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        ids: list[int] = backend.encode_batch_fast([_paired(text)], add_special_tokens=False)[0].ids
         return ids
 
     def _marked_frames(self) -> list[Frame]:
@@ -256,3 +256,10 @@ class ChatRenderer:
             else:
                 plain.append(token_id)
         return "".join(parts) + (self.text(plain) if plain else "")
+
+
+def _paired(text: str) -> str:
+    """Return ``text`` with lone surrogates, which no tokenizer takes, as U+FFFD; JSON escapes of a model make some."""
+    if text.isascii() or not re.search(_MARKS, text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -213,6 +213,8 @@ def read_json(text: str, start: int) -> tuple[Any, int] | str:
         return f"{error.msg.lower()} at character {error.pos - start}"
     except RecursionError:
         return "too deeply nested"
+    except ValueError:  # Python reads at most 4,300 digits
+        return "a number is too long"
 
 
 def _named_call(value: Any, key: str) -> Call | str:

@@ -16,7 +16,7 @@ import httpx2
 from repairgym.config.models import EndpointConfig
 from repairgym.errors import ModelServerError, PromptTooLongError, ServerDownError, ServerRejectedError
 
-_TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+TRANSIENT_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _MAX_SHOWN_CHARS = 300
 _SIGNS_OF_TOO_LONG = (
     "context_length_exceeded",
@@ -172,7 +172,7 @@ class Transport:
 
     def _raise_for_status(self, response: httpx2.Response) -> NoReturn:
         status, text = response.status_code, self.shown(response.text)
-        if status in _TRANSIENT and _SIGN_OF_SPENT_QUOTA not in response.text:
+        if status in TRANSIENT_STATUSES and _SIGN_OF_SPENT_QUOTA not in response.text:
             is_limit = status == 429
             self._statistics.num_rate_limited += is_limit
             self._statistics.num_server_errors += not is_limit

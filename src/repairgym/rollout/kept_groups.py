@@ -21,6 +21,17 @@ class _Group:
     """Episodes that add states or begin with some."""
     is_forgotten: bool = False
 
+    async def begin(self, trajectory_id: str) -> list[KeptState]:
+        """Return the list for the states of an episode; those of an attempt that failed are released."""
+        failed = self.states.pop(trajectory_id, [])
+        # A branch leaves the states that it began with, which are another episode's, too.
+        shared = {id(state.workspace.snapshot) for states in self.states.values() for state in states}
+        for state in failed:
+            if state.workspace.snapshot is not None and id(state.workspace.snapshot) not in shared:
+                await state.workspace.snapshot.close()
+        kept = self.states[trajectory_id] = []
+        return kept
+
     async def close(self) -> None:
         """Release all snapshots; those of several episodes are closed once each."""
         for states in self.states.values():
@@ -45,10 +56,8 @@ class KeptGroups:
             return
         group = self._groups.setdefault(job.group_id, _Group())
         group.num_running += 1
-        kept: list[KeptState] | None = [] if job.is_kept else None
         try:
-            if kept is not None:
-                group.states[job.trajectory_id] = kept
+            kept = await group.begin(job.trajectory_id) if job.is_kept else None
             yield StateKeeper(self.begun_with(job), kept)
         finally:
             group.num_running -= 1

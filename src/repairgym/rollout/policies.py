@@ -118,7 +118,7 @@ class PolicyCache:
         """Counters of the engine and of the servers' clients; empty when there is neither."""
         counts = Counter[str]()
         for engine in self._engines():
-            counts.update({f"engine/{name}": float(n) for name, n in engine.statistics.as_metrics().items()})
+            counts.update(engine.statistics.as_metrics())
         for client in self._clients:
             counts.update(client.statistics.as_metrics())
         return dict(counts)

@@ -8,10 +8,11 @@ nothing else; a replay that could not be made is a difference, not left out.
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from repairgym.agent.allowance import Allowance
 from repairgym.agent.recording import normalize
 from repairgym.agent.scripted import ReplayPolicy
 from repairgym.inference.renderer import ChatRenderer
-from repairgym.records import Task, Trajectory, VerdictKind
+from repairgym.records import StopReason, Task, Trajectory, VerdictKind
 from repairgym.rollout.jobs import EpisodeJob
 from repairgym.rollout.runner import Runner
 
@@ -69,6 +70,11 @@ async def replay(
 ) -> AsyncIterator[Replay]:
     """Play ``trajectories`` again, in the order in which they end."""
     stored = {trajectory.id: trajectory for trajectory in trajectories}
-    jobs = [EpisodeJob(t.id, t.group_id, t.task_id, t.seed) for t in trajectories]
+    jobs = [EpisodeJob(t.id, t.group_id, t.task_id, t.seed, allowance=_allowance(t)) for t in trajectories]
     async for replayed in runner.run(jobs, tasks, ReplayPolicy(trajectories, renderer)):
         yield compare(stored[replayed.id], replayed)
+
+
+def _allowance(stored: Trajectory) -> Allowance | None:
+    """Return what ends a replay where a search had ended the episode; the turns themselves decide the other ends."""
+    return Allowance(max_turns=len(stored.turns)) if stored.stop_reason is StopReason.SEARCH_LIMIT else None

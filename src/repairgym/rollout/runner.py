@@ -182,8 +182,9 @@ class Runner:
         failure, num_failures = "", 0
         longest: Trajectory | None = None
         with self._open_log(job, policy, temperature) as log:
+            num_recorded = len(log.entries)
             while num_failures < self._config.max_attempts:
-                is_forked, num_recorded = bool(self._kept.begun_with(job)), len(log.entries)
+                is_forked = bool(self._kept.begun_with(job))
                 try:
                     async with self._kept.keeper(job) as keeper:
                         ended, is_over = await self._attempt(job, task, policy, temperature, log, keeper, queue_s)
@@ -191,7 +192,7 @@ class Runner:
                         return ended
                     # A later attempt may fail before it has replayed the turns of an earlier one.
                     longest = ended if longest is None else max(longest, ended, key=lambda made: len(made.turns))
-                    if len(log.entries) == num_recorded:
+                    if len(log.entries) <= num_recorded:
                         return longest
                     num_failures = 0
                 except ReplayDiffersError as error:
@@ -205,6 +206,8 @@ class Runner:
                 except SandboxError as error:
                     failure = str(error)
                     num_failures = 1 if len(log.entries) > num_recorded else num_failures + 1
+                # What was sampled again behind a replay that differed is no progress: it would never end.
+                num_recorded = max(num_recorded, len(log.entries))
                 if is_forked:  # the next attempt replays
                     await self._kept.forget([job.group_id])
         verdict = _invalid(f"{self._config.max_attempts} episodes failed: {failure}")

@@ -128,6 +128,9 @@ async def test_create_and_fill(context):
         ("edit --file m.py 1:1 'x", "no closing quotation"),
         ("search_file a b c", "got 3 arguments"),
         ("open m.py two", "line_number"),
+        ("open \u00b2", "\u00b2 is no text file"),
+        (f"open {'1' * 5000}", "is no text file"),
+        (f"edit --file m.py {'1' * 5000}:2 x", "expected START:END"),
     ],
 )
 async def test_impossible_edits_are_errors(context, command, reason):

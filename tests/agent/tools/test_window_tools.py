@@ -72,6 +72,11 @@ async def test_undo_opens_the_window_of_an_edit_that_moved_lines(context):
         ("delete @1 x", "error: usage: delete @LABEL"),
         ("delete @0", "error: no line @0"),
         ("line @0 x", "error: no line @0"),
+        (f"line @{'1' * 5000} x", "error: usage: line @LABEL"),
+        (f"edit a => b @{'1' * 5000}", "error: "),
+        (f"edit a => b @1 #{'1' * 5000}", "error: "),
+        (f"view f.py:{'1' * 5000}", "error: "),
+        (f"write f.py {'[' * 100_000}", "error: usage: write"),
     ],
 )
 async def test_what_cannot_be_done_is_said(context, command, told):

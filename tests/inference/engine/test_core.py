@@ -60,6 +60,18 @@ def session_bits(model: PreTrainedModel, others: int, is_batch_invariant: bool) 
     return turns
 
 
+def test_a_request_that_was_given_up_while_it_waited_does_not_hold_its_session(model: PreTrainedModel) -> None:
+    engine = Engine(model, SMALL)
+    given_up = ask(engine, "mine", random_ids(0, 9))
+    with pytest.raises(ConfigError, match="already generates"):
+        ask(engine, "mine", random_ids(0, 9))
+    given_up.is_cancelled = True
+    again = ask(engine, "mine", random_ids(0, 9))
+    finish(engine)
+    assert len(again.token_ids) == again.max_tokens
+    assert given_up.token_ids == []
+
+
 def test_a_batch_invariant_session_is_the_same_bit_for_bit_in_any_batch(model: PreTrainedModel) -> None:
     alone = session_bits(model, 0, True)
     assert all(session_bits(model, others, True) == alone for others in (1, 3))

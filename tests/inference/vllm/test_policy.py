@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from repairgym.config.models import EndpointConfig
-from repairgym.errors import ConfigError, ServerDownError, ServerRejectedError, StaleWeightsError
+from repairgym.errors import ConfigError, ModelServerError, ServerDownError, ServerRejectedError, StaleWeightsError
 from repairgym.inference.base import SamplingParams
 from repairgym.inference.endpoint import EndpointClient
 from repairgym.inference.vllm.policy import Sessions, VllmPolicy
@@ -16,7 +16,7 @@ from repairgym.inference.vllm.server import TokenServer
 from repairgym.inference.vllm.weights import Lineage, Transfer, WeightUpdater
 from repairgym.ledger import UNKNOWN_VERSION
 from repairgym.testing.fake_vllm import FakeVllm, Flaw
-from repairgym.testing.servers import url_of
+from repairgym.testing.servers import HttpRequest, send, url_of
 
 SAMPLING = SamplingParams(max_tokens=6, stop_token_ids=())
 PROMPT = list(range(5, 37))
@@ -137,6 +137,30 @@ async def test_nobody_waits_long_for_a_server_that_accepts_and_says_nothing() ->
         config = EndpointConfig(base_url=url_of(silent), model="tiny", connect_timeout_s=0.2)
         async with EndpointClient(config) as client:
             assert not await client.is_healthy()
+
+
+class Starting(FakeVllm):
+    """Says 503 to the first requests for a page, as a proxy does before its server is up."""
+
+    num_left = 0
+
+    async def answer(self, request: HttpRequest, writer: asyncio.StreamWriter) -> bool:
+        if request.method == "GET" and self.num_left:
+            self.num_left -= 1
+            return await send(writer, 503, b"{}")
+        return await super().answer(request, writer)
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_is_not_up_yet_is_described_later(folders: list[Path], serving) -> None:
+    fake = Starting(folders[0], max_len_tokens=99)
+    async with serving(fake) as servers:
+        fake.num_left = 3
+        with pytest.raises(ModelServerError, match="3 attempts failed, the last: status 503"):
+            await servers[0].max_len_tokens()
+        fake.num_left = 2
+        assert await servers[0].max_len_tokens() == 99
+        assert await servers[0].client.get("/no-such-page") is None
 
 
 @pytest.mark.asyncio

@@ -3,8 +3,8 @@
 Tools hold no state of their own; the state of an episode lives in its `ToolContext`. A mistake of the agent never
 raises: the tool answers with an observation whose ``error`` names the kind. A tool raises only
 :class:`~repairgym.errors.SandboxError`, which makes the episode invalid. The agent reads a
-:class:`~repairgym.errors.SandboxContentError`, or an `OSError` of the workspace (a path outside of the repository, a
-folder in the way), as an error of the tool.
+:class:`~repairgym.errors.SandboxContentError`, an `OSError` of the workspace (a path outside of the repository, a
+folder in the way) or text that is no UTF-8, as an error of the tool.
 
 Every tool works in every action format: formats of one line of text give it the text behind its name (`read`), formats
 of JSON give it an object (`check`); both make the tool's own typed arguments.
@@ -22,14 +22,14 @@ from repairgym.agent.tools.window import FileView, Window
 from repairgym.agent.tools.workspace import Workspace
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.inference.tool_calls import HERMES, CallForm
-from repairgym.records import Record, Task
+from repairgym.records import Record, Storable, Task
 from repairgym.sandbox.cache import ExecutionCache
 
 
 class Observation(Record):
     """The answer to an action."""
 
-    text: str
+    text: Storable
     error: str = ""
     """``tool`` when the action could not be executed, ``format`` when it could not be understood, or empty."""
     is_final: bool = False

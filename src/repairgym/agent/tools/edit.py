@@ -104,7 +104,7 @@ class WriteTool(Tool[TextArguments]):
         path, _, encoded = arguments.argument.partition(" ")
         try:
             text = json.loads(encoded)
-        except ValueError:
+        except (ValueError, RecursionError):
             text = None
         if not path or not isinstance(text, str):
             return tool_error(f"usage: {self.usage}")
@@ -136,7 +136,7 @@ class WriteFileTool(Tool[WriteFileArguments]):
         path, _, encoded = text.partition(" ")
         try:
             content = json.loads(encoded)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"the content is no JSON string ({error})") from None
         return self.check({"path": path, "content": content})
 

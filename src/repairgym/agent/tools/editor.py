@@ -33,7 +33,7 @@ _MAX_HITS = 100
 _HEREDOC = re.compile(
     r"(?P<head>[^\n]*?)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)[ \t]*\n(?P<rest>.*)", re.DOTALL
 )
-_RANGE = re.compile(r"(\d+)(?::(\d+))?")
+_RANGE = re.compile(r"(\d{1,9})(?::(\d{1,9}))?")
 
 
 class EditorTool(Tool[ArgumentsT], Generic[ArgumentsT]):
@@ -74,7 +74,7 @@ class OpenTool(EditorTool[OpenArguments]):
     def read(self, text: str) -> OpenArguments:
         """Read a single number as a line of the open file."""
         arguments = super().read(text)
-        if arguments.file.isdigit() and not arguments.line_number:
+        if re.fullmatch(r"\d{1,9}", arguments.file) and not arguments.line_number:
             return OpenArguments(line_number=int(arguments.file))
         return arguments
 

@@ -71,7 +71,7 @@ class McpTool(Tool[AnyArguments]):
         if text.lstrip().startswith("{"):
             try:
                 return self.check(json.loads(text))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise UsageError(f"the arguments are no JSON: {error}") from None
         names, words = list(self._listed.schema.get("properties", {})), split_words(text)
         if len(words) > len(names):

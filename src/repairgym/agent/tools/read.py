@@ -20,7 +20,7 @@ MAX_HITS = 8
 MAX_FILES = 60
 MAX_LINES = 40
 MAX_LINE_CHARS = 160
-_TARGET = re.compile(r"(\S+?)(?::(\d+))?")
+_TARGET = re.compile(r"(\S+?)(?::(\d{1,9}))?")
 
 
 class ViewTool(Tool[TextArguments]):

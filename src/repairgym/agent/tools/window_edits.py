@@ -14,8 +14,8 @@ from repairgym.agent.tools.window import Window, render_line
 _TOKEN = re.compile(
     r"[A-Za-z_]\w*|\d+(?:\.\d+)?|\*\*=|//=|>>=|<<=|->|:=|\*\*|//|<<|>>|<=|>=|==|!=|[-+*/%&|^@]=|\s+|.", re.DOTALL
 )
-_EDIT = re.compile(r"(\S.*?) => (.*?) @(\d+)(?: #(\d+))?", re.DOTALL)
-_LINE = re.compile(r"@(\d+)(.*)", re.DOTALL)
+_EDIT = re.compile(r"(\S.*?) => (.*?) @(\d{1,9})(?: #(\d{1,9}))?", re.DOTALL)
+_LINE = re.compile(r"@(\d{1,9})(?!\d)(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,8 @@ class Engine:
                 f"less than max_len_tokens={self.config.max_len_tokens} in all; raise it or end the episode earlier"
             )
         count = min(max_tokens, room)
-        if any(other.session_id == session_id for other in self._waiting + self._running):
+        others = [other for other in self._waiting + self._running if not other.is_cancelled]
+        if any(other.session_id == session_id for other in others):
             raise ConfigError(f"session {session_id!r} already generates; wait for its end or use another session")
         request = Request(
             session_id=session_id,

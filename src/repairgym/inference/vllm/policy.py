@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from repairgym.errors import ServerDownError, StaleWeightsError
+from repairgym.errors import ModelServerError, ServerDownError, StaleWeightsError
 from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.endpoint import Answer
 from repairgym.inference.vllm.server import TokenServer
@@ -107,7 +107,7 @@ class VllmPolicy:
     async def _has_weights(self, server: TokenServer) -> bool:
         if not server.is_versioned:
             return True
-        with suppress(ServerDownError):
+        with suppress(ModelServerError):
             return self._version_of(await server.weight_version()) >= self._version
         return False
 

@@ -27,7 +27,7 @@ class PackageJsonEditor:
         """Return the dependencies of every section that has some."""
         try:
             json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ManifestError(f"{path} is no JSON ({error}); correct that first") from None
         entries = []
         for section, value, _, start, _ in _members(text, _SPACE.match(text).end()):  # type: ignore[union-attr]
