@@ -74,7 +74,11 @@ def test_the_seeds_of_a_draw_are_one_value():
         ]
     rows = importance_of(runs, CONFIG)
     means = [
-        SweepRun(number=draw, settings=runs[5 * draw].settings, value=statistics.fmean(it.value for it in runs[5 * draw :][:5]))
+        SweepRun(
+            number=draw,
+            settings=runs[5 * draw].settings,
+            value=statistics.fmean(it.value for it in runs[5 * draw :][:5]),
+        )
         for draw in range(12)
     ]
     assert rows == importance_of(means, CONFIG)

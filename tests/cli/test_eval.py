@@ -109,15 +109,22 @@ def test_a_comparison_is_planned_from_a_pilot(cli, synthetic_run):
     studies, needs = found["tables"].values()
     assert [row["num_samples"] for row in studies] == [row["num_samples"] for row in needs] == [1, 2, 4, 8]
     assert studies[0]["standard_error"] >= studies[-1]["standard_error"]
+    code, text = cli("eval", "plan", *pilot, *reference, "--correlation", 0.5)
+    assert code == 3
+    assert "--correlation needs a pilot" in text
 
 
-def test_evaluations_are_ranked_with_intervals(cli, synthetic_run):
+def test_evaluations_are_ranked_with_intervals(cli, synthetic_run, tmp_path):
     code, text = cli("eval", "rank", synthetic_run, "--json")
     assert code == 0, text
     places = json.loads(text)["Ranks by Pass@1 on the common tasks of test-mutations"]
     assert {"rl", "rft", "base"} <= {row["name"] for row in places}
     assert [row["pass_at_1"] for row in places] == sorted((row["pass_at_1"] for row in places), reverse=True)
     assert all(1 <= row["rank_low"] <= row["rank_high"] <= len(places) for row in places)
+    shutil.copytree(synthetic_run, tmp_path / "other" / synthetic_run.name)
+    code, text = cli("eval", "rank", synthetic_run, tmp_path / "other" / synthetic_run.name, "--json")
+    both = json.loads(text)["Ranks by Pass@1 on the common tasks of test-mutations"]
+    assert len(both) == 2 * len(places)
     code, text = cli("eval", "rank", synthetic_run, "--phase", "eval/rl/test-mutations")
     assert code != 0
     assert "no test set has two evaluations eval/rl/test-mutations in" in " ".join(text.split())

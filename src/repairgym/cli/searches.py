@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from repairgym.cli.arguments import find_model, load_tasks, open_stored
+from repairgym.cli.arguments import find_model, load_tasks, open_stored, run_names
 from repairgym.cli.options import AsJson, RunFolder, Tasks, TasksOption, print_json
 from repairgym.config.commands import GradeCommandConfig
 from repairgym.errors import InputError
@@ -75,9 +75,8 @@ def _read_curves(
     """Read the runs, and grade what is not graded yet; also return what cannot be graded, in sentences."""
     from repairgym.solving.comparing import SearchCurve, Verdicts, read_solutions
 
-    names = [run.name if [it.name for it in runs].count(run.name) == 1 else str(run) for run in runs]
     curves, notes = [], list[str]()
-    for name, run in zip(names, runs, strict=True):
+    for name, run in zip(run_names(runs), runs, strict=True):
         solutions, verdicts = read_solutions(run), Verdicts.read(run)
         if num_invalid := _judge(run, solutions, verdicts, known, num_workers):
             notes.append(
