@@ -73,14 +73,8 @@ def test_the_seeds_of_a_draw_are_one_value():
             for k in range(5)
         ]
     rows = importance_of(runs, CONFIG)
-    means = [
-        SweepRun(
-            number=draw,
-            settings=runs[5 * draw].settings,
-            value=statistics.fmean(it.value for it in runs[5 * draw :][:5]),
-        )
-        for draw in range(12)
-    ]
+    draws = [runs[5 * draw :][:5] for draw in range(12)]
+    means = [draw[0].model_copy(update={"value": statistics.fmean(it.value for it in draw)}) for draw in draws]
     assert rows == importance_of(means, CONFIG)
     assert sum(value.num_runs for value in rows[0].values) == 12
     assert importance_of([run for run in runs if run.number % 12 < 2], CONFIG) == []

@@ -130,6 +130,18 @@ def test_evaluations_are_ranked_with_intervals(cli, synthetic_run, tmp_path):
     assert "no test set has two evaluations eval/rl/test-mutations in" in " ".join(text.split())
 
 
+def test_a_test_set_that_cannot_be_ranked_hides_no_other(cli, trajectory_maker, tmp_path):
+    with RunStore.create(tmp_path / "run.db") as store:
+        for phase, tasks in (("a/good", "tuv"), ("b/good", "tuv"), ("a/bad", "tuv"), ("b/bad", "xyz")):
+            for task in tasks:
+                one = trajectory_maker(f"{phase}{task}", task, group_id=f"{phase}{task}")
+                store.add_trajectory(one, phase=f"eval/{phase}", step=0, split="test")
+    code, text = cli("eval", "rank", tmp_path)
+    assert code == 0
+    assert "bad cannot be ranked: got 0 tasks that all of a, b have tried" in " ".join(text.split())
+    assert "common tasks of good" in " ".join(text.split())
+
+
 def test_costs_of_a_solve_are_shown(cli, synthetic_run):
     code, text = cli("eval", "show", synthetic_run, "--json")
     assert code == 0

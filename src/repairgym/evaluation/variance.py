@@ -188,9 +188,8 @@ class MeanSquares:
         of_tasks, of_seeds = self.tasks, 0.0
         if has_new_seeds and self._num_seeds >= MIN_SEEDS:
             of_tasks, of_seeds = max(0.0, self.tasks - self.interaction), self.seeds
-            if (
-                of_tasks + of_seeds < _NO_VARIANCE
-            ):  # in small tables both can be 0 by chance, and the mean is not known exactly
+            # In small tables both can be 0 by chance, and the mean is not known exactly.
+            if of_tasks + of_seeds < _NO_VARIANCE:
                 of_tasks = self.interaction
         weighted = _margin(self._num_tasks - 1) * of_tasks + _margin(max(1, self._num_seeds - 1)) * of_seeds
         square = of_tasks + of_seeds
