@@ -142,6 +142,16 @@ def test_a_test_set_that_cannot_be_ranked_hides_no_other(cli, trajectory_maker, 
     assert "common tasks of good" in " ".join(text.split())
 
 
+def test_patches_that_a_search_judged_by_visible_tests_are_not_graded_again(
+    cli, task_folder, trajectory_maker, tmp_path
+):
+    with RunStore.create(tmp_path / "run.db") as store:
+        store.add_trajectory(trajectory_maker(), phase="solve/base", step=0, split="test")
+    code, text = cli("eval", "regrade", tmp_path, "--tasks", task_folder)
+    assert code == 0
+    assert "0 of 0 rewarded trajectories" in text
+
+
 def test_costs_of_a_solve_are_shown(cli, synthetic_run):
     code, text = cli("eval", "show", synthetic_run, "--json")
     assert code == 0

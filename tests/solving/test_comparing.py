@@ -16,6 +16,7 @@ from repairgym.config.solving import ChoiceConfig, SolveCommandConfig
 from repairgym.errors import ConfigError, InputError
 from repairgym.grading.predictions.results import grading_key
 from repairgym.records import TestOutcome, TestResult, Verdict, VerdictKind
+from repairgym.rollout.store import RunStore
 from repairgym.solving.choice import Candidate, Chooser, make_candidate
 from repairgym.solving.comparing import SearchCurve, Verdicts, match, patch_key, to_judge
 from repairgym.solving.results import save_solution
@@ -170,6 +171,20 @@ def test_episodes_that_stopped_before_a_visible_test_are_counted(trajectory_make
         episodes.append(dataclasses.replace(trajectory_maker(name, task.id, final_patch=patch), verdict=verdict))
     seen = visible_passes(episodes, {task.id: task})
     assert (seen.passing, seen.num_unknown, len(seen.groups[task.id])) == ({"passing"}, 2, 4)
+
+
+def test_a_scorer_takes_no_phase_by_its_name_in_the_alphabet(trajectory_maker, tmp_path, capsys):
+    TaskStore(tmp_path / "tasks").save([scripted_task("task-1")], {}, {})
+    with RunStore.create(tmp_path / "run.db") as store:
+        for phase in ("rft", "rollout", "rollout-2"):
+            one = trajectory_maker(phase, group_id=phase)
+            store.add_trajectory(one, phase=phase, step=0, split="train")
+    with pytest.raises(SystemExit) as ended:
+        main(["eval", "scorer", str(tmp_path), str(tmp_path / "scorer.json")])
+    assert ended.value.code == 3
+    assert "several phases with episodes on training packages: rollout, rollout-2" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_verdicts_that_say_nothing_or_are_of_another_grader_are_made_again(tmp_path):
