@@ -24,7 +24,7 @@ CONFIG = MatrixConfig(
 @pytest.mark.parametrize(
     ("solved", "finding"),
     [
-        ({("trained", "home"): range(7), ("trained", "away"): range(7, 11)}, "the two are not told apart"),
+        ({("trained", "home"): range(7), ("trained", "away"): range(7, 11)}, "the two cannot be distinguished"),
         ({("trained", "home"): range(14), ("trained", "away"): range(1)}, "Mismatch"),
         ({("trained", "home"): range(14), ("trained", "away"): range(14)}, "transfers to away"),
     ],

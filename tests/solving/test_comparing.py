@@ -93,6 +93,16 @@ def test_chances_of_tasks_that_were_not_graded_do_not_count():
     assert (quality.num, quality.num_passed) == (1, 1)
 
 
+def test_settings_that_calls_on_one_run_have_changed_are_named():
+    first, second = (solution(id_, candidate(0, "right")) for id_ in ("a", "b"))
+    assert first.settings["strategy.type"] == "best_of_n"
+    other = second.model_copy(update={"settings": second.settings | {"budget.max_test_runs": "3"}})
+    old = solution("c", candidate(0, "right")).model_copy(update={"settings": {}})
+    run = curve("run", first, other, old)
+    assert list(run.mixed_settings(["a", "b", "c"])) == ["budget.max_test_runs"]
+    assert run.mixed_settings(["a", "c"]) == {}
+
+
 def test_calibration_against_values_by_hand():
     quality = calibration([(0.9, True), (0.9, False), (0.1, False), (0.3, True)])
     assert quality.auc == pytest.approx(0.625)  # 2.5 of 4 pairs

@@ -164,6 +164,9 @@ def _tables(
         if it.difficulty == _ALL
     ]
     for curve in curves:
+        mixed = [f"{name} ({', '.join(values)})" for name, values in curve.mixed_settings(every).items()]
+        if mixed:
+            sentences.append(f"{curve.name} has tasks of several searches, which differ in {', '.join(mixed)}")
         if (quality := curve.confidences(every)) is not None:
             sentences.append(f"{curve.name}: confidence of {quality.num} visible passes: {_describe(quality)}")
     return tables, sentences

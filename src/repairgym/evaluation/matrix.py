@@ -168,7 +168,7 @@ def _mismatch(
         if gain_home.ci_low > 0 and gain_away.ci_low <= 0 and not is_lost:
             yield (
                 f"{name} gains in {home} ({_points(gain_home)} over {policy.start}) and {word} in {environment} "
-                f"({_points(gain_away)}); the two are not told apart ({lost or 'they have no task in common'})."
+                f"({_points(gain_away)}); the two cannot be distinguished ({lost or 'they have no task in common'})."
             )
         elif gain_home.ci_low > 0 and gain_away.ci_low <= 0:
             yield (

@@ -20,7 +20,7 @@ from repairgym.records import Record, VerdictKind
 
 _LEVEL = 0.95
 _NO_VARIANCE = 1e-12
-"""What rounding leaves of a variance of zero."""
+"""Bound on the rest that rounding leaves of a variance of zero."""
 MIN_SEEDS = 3
 """For an interval over new seeds: of two seeds no interval holds in 93 to 97 % of studies, whatever their spread."""
 Gradings = Sequence[tuple[VerdictKind, VerdictKind]]

@@ -144,6 +144,14 @@ class SearchCurve:
         """Return (spent, solved) of each task with ``budget``; a wave that would exceed it is left out."""
         return [next(step for step in reversed(self._steps[id_]) if step[0] <= budget) for id_ in tasks]
 
+    def mixed_settings(self, tasks: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Return setting -> values of each one that differs between ``tasks``: calls of one run may change some."""
+        known = [self.solutions[id_].settings for id_ in tasks if self.solutions[id_].settings]
+        values = {
+            name: {it.get(name, "") for it in known} for name in dict.fromkeys(name for it in known for name in it)
+        }
+        return {name: tuple(sorted(distinct)) for name, distinct in values.items() if len(distinct) > 1}
+
     def budgets(self, tasks: Sequence[str]) -> list[float]:
         """Return the budgets at which something changes, rising."""
         return sorted({spent for id_ in tasks for spent, _ in self._steps[id_]})
