@@ -12,6 +12,7 @@ from repairgym.evaluation.planning import (
     Variance,
     assumed_difference,
     describe_variance,
+    pilot_difference,
     plan_study,
     tasks_needed,
     variance_of,
@@ -97,6 +98,9 @@ def test_a_pilot_with_one_sample_is_planned_with_one() -> None:
     assert (
         plan_study(variance, 40, 1).detectable_difference > 0.2
     )  # nothing is taken off for what cannot be distinguished
+    assert "do not correlate" in pilot_difference(pilot, None, None)[1]
+    with pytest.raises(InputError, match="--correlation needs a pilot with two samples"):
+        pilot_difference(pilot, None, 0.5)
     with pytest.raises(InputError, match="the pilot has one"):
         plan_study(variance, 40, 2)
     with pytest.raises(InputError, match="pilot of 1 tasks"):

@@ -210,23 +210,11 @@ def plan(
     """
     from repairgym.analysis.tables import plan_tables
     from repairgym.cli.display import print_table, rows_of
-    from repairgym.evaluation.planning import (
-        assumed_difference,
-        describe_variance,
-        plan_study,
-        tasks_needed,
-        variance_of,
-        variance_of_difference,
-    )
+    from repairgym.evaluation.planning import describe_variance, pilot_difference, plan_study, tasks_needed
 
-    pilot, share = _verdicts(run, phase)[1], 0.8 if correlation is None else correlation
-    variance = (
-        variance_of_difference(pilot, _verdicts(reference, reference_phase or phase)[1])
-        if reference
-        else assumed_difference(variance_of(pilot), share)
-    )
-    if correlation is not None and (reference or variance.of_a_sample is None):
-        raise InputError("--correlation needs a pilot with two samples per task or more, and no --reference")
+    pilot = _verdicts(run, phase)[1]
+    other = _verdicts(reference, reference_phase or phase)[1] if reference else None
+    variance, note = pilot_difference(pilot, other, correlation)
     sizes, rate = num_samples or ([1] if variance.of_a_sample is None else [1, 2, 4, 8]), difference / 100.0
     studies = [
         plan_study(variance, tasks, samples, power=power, difference=rate)
@@ -234,9 +222,6 @@ def plan(
         for samples in sizes
     ]
     shown = plan_tables(studies, [(samples, tasks_needed(variance, samples, rate, power)) for samples in sizes])
-    note = "measured on both policies" if reference else f"assumed: rates of the policies correlate by {share:g}"
-    if not reference and variance.of_a_sample is None:
-        note = "assumed: the policies do not correlate (one sample per task shows no rates)"
     if as_json:
         print_json({"variance": variance.model_dump(), "variance_is": note, "tables": rows_of(shown)})
         return

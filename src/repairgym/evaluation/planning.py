@@ -19,6 +19,8 @@ from repairgym.records import Record
 
 _LEVEL = 0.95
 _MAX_TASKS = 1_000_000
+DEFAULT_CORRELATION = 0.8
+"""Of the rates of two policies over tasks, where one has not been evaluated."""
 
 
 class Variance(Record):
@@ -85,6 +87,29 @@ def assumed_difference(pilot: Variance, correlation: float) -> Variance:
         between_tasks=2.0 * pilot.between_tasks * (1.0 - (0.0 if pilot.of_a_sample is None else correlation)),
         of_a_sample=None if pilot.of_a_sample is None else 2.0 * pilot.of_a_sample,
     )
+
+
+def pilot_difference(
+    pilot: TaskVerdicts, reference: TaskVerdicts | None, correlation: float | None
+) -> tuple[Variance, str]:
+    """Return the variance of a difference, measured or assumed, and which of both in words.
+
+    Raises:
+        InputError: a correlation is given that has no use here, or the pilot has fewer than two tasks.
+    """
+    is_needless = correlation is not None
+    if reference is not None:
+        variance, words = variance_of_difference(pilot, reference), "measured on both policies"
+    elif (of_pilot := variance_of(pilot)).of_a_sample is None:
+        variance = assumed_difference(of_pilot, 0.0)
+        words = "assumed: the policies do not correlate (one sample per task shows no rates)"
+    else:
+        share, is_needless = DEFAULT_CORRELATION if correlation is None else correlation, False
+        variance = assumed_difference(of_pilot, share)
+        words = f"assumed: rates of the policies correlate by {share:g}"
+    if is_needless:
+        raise InputError("--correlation needs a pilot with two samples per task or more, and no --reference")
+    return variance, words
 
 
 def describe_variance(variance: Variance) -> str:
