@@ -31,6 +31,18 @@ def test_patches_are_equal_whatever_their_white_space_and_comments():
     assert patch_digest("") == ""
 
 
+def test_changes_in_other_languages_and_of_whole_files_count():
+    private = "--- a/m.js\n+++ b/m.js\n@@ -1 +1 @@\n-#count = 1\n+#count = 2\n"
+    assert patch_digest(private)
+    assert patch_digest(private) != patch_digest(private.replace("2", "3"))
+    assert patch_digest(private.replace(".js", ".py")) == ""
+    added = "diff --git a/pkg/__init__.py b/pkg/__init__.py\nnew file mode 100644\nindex 0000000..e69de29\n"
+    other = added.replace("pkg", "lib")
+    assert len({patch_digest(patch) for patch in ("", added, other, added + other)}) == 4
+    filled = "--- /dev/null\n+++ b/pkg/__init__.py\n@@ -0,0 +1 @@\n+# new\n"
+    assert patch_digest(added + filled) == patch_digest(filled) != ""
+
+
 def test_log_probs_are_those_of_the_ledger(trajectory_maker):
     one = trajectory_maker()
     found = candidate(one)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,3 +98,17 @@ def test_a_study_of_a_stored_evaluation(store, trajectory_maker):
     assert study.abstentions[0].confidence in ("tests", "tests_then_agreement")
     assert len(by_task([candidate(one) for one in store.trajectories(phase=phase)])) == 6
     assert study_selection(store, "eval/none/x", training_phase="rl") is None
+
+
+def test_no_scorer_is_judged_on_what_it_was_fitted_on(store, trajectory_maker):
+    for task in range(20):
+        for seed in range(3 if task else 2):
+            kind = VerdictKind.PASSED if (task + seed) % 3 == 0 else VerdictKind.FAILED
+            one = trajectory_maker(f"{task}-{seed}", f"t{task}", kind=kind, group_id=f"t{task}", seed=seed)
+            store.add_trajectory(one, phase="rl", step=0, split="train")
+            store.add_trajectory(replace(one, id=f"e{one.id}"), phase="eval/rl/x", step=0, split="test")
+    assert study_selection(store, "rl", training_phase="rl", num_resamples=10).outcome_scorer is None
+    study = study_selection(store, "eval/rl/x", training_phase="rl", num_resamples=10)
+    assert study.outcome_scorer is not None
+    # The task with two of three samples is in no number.
+    assert {curve.num_candidates for curve in study.abstentions} == {57}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -57,6 +59,25 @@ def test_a_rare_value_is_drawn_as_often_as_a_frequent_one():
     shares = {value.value: value.win_share for value in row.values}
     assert shares["b"] == pytest.approx((17 / 18) ** 10 - (8 / 18) ** 10, abs=0.03)
     assert shares["a"] + shares["b"] == pytest.approx(1.0)
+
+
+def test_the_seeds_of_a_draw_are_one_value():
+    """Twelve draws of no effect, five seeds each that differ far less than the draws do."""
+    generator = np.random.default_rng(5)
+    runs = []
+    for draw in range(12):
+        settings = {"loss": str(generator.choice(["a", "b", "c"])), "rate": float(10 ** generator.uniform(-5, -2))}
+        center = float(generator.normal())
+        runs += [
+            SweepRun(number=12 * k + draw, settings=settings, seed=k, value=center + 0.01 * float(generator.normal()))
+            for k in range(5)
+        ]
+    rows = importance_of(runs, CONFIG)
+    draws = [runs[5 * draw :][:5] for draw in range(12)]
+    means = [draw[0].model_copy(update={"value": statistics.fmean(it.value for it in draw)}) for draw in draws]
+    assert rows == importance_of(means, CONFIG)
+    assert sum(value.num_runs for value in rows[0].values) == 12
+    assert importance_of([run for run in runs if run.number % 12 < 2], CONFIG) == []
 
 
 def test_lower_can_be_better():

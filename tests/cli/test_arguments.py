@@ -16,6 +16,7 @@ from repairgym.cli.arguments import (
     check_tasks,
     find_model,
     find_policy,
+    run_names,
     tokenizer_folder,
 )
 from repairgym.cli.main import create_app
@@ -51,6 +52,12 @@ for arguments in json.loads(sys.argv[1]):
 
 def cli(*arguments: object):
     return CliRunner().invoke(create_app(), [str(one) for one in arguments])
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path):
+    runs = [tmp_path / "a" / "eval", tmp_path / "b" / "eval", tmp_path / "c" / "other"]
+    assert run_names(runs) == [str(runs[0]), str(runs[1]), "other"]
+    assert run_names([runs[0], runs[0]]) == ["eval", "eval"]
 
 
 def test_wrong_usage_is_answered_without_torch(tmp_path):

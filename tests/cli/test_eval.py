@@ -109,18 +109,47 @@ def test_a_comparison_is_planned_from_a_pilot(cli, synthetic_run):
     studies, needs = found["tables"].values()
     assert [row["num_samples"] for row in studies] == [row["num_samples"] for row in needs] == [1, 2, 4, 8]
     assert studies[0]["standard_error"] >= studies[-1]["standard_error"]
+    code, text = cli("eval", "plan", *pilot, *reference, "--correlation", 0.5)
+    assert code == 3
+    assert "--correlation needs a pilot" in text
 
 
-def test_evaluations_are_ranked_with_intervals(cli, synthetic_run):
+def test_evaluations_are_ranked_with_intervals(cli, synthetic_run, tmp_path):
     code, text = cli("eval", "rank", synthetic_run, "--json")
     assert code == 0, text
     places = json.loads(text)["Ranks by Pass@1 on the common tasks of test-mutations"]
     assert {"rl", "rft", "base"} <= {row["name"] for row in places}
     assert [row["pass_at_1"] for row in places] == sorted((row["pass_at_1"] for row in places), reverse=True)
     assert all(1 <= row["rank_low"] <= row["rank_high"] <= len(places) for row in places)
+    shutil.copytree(synthetic_run, tmp_path / "other" / synthetic_run.name)
+    code, text = cli("eval", "rank", synthetic_run, tmp_path / "other" / synthetic_run.name, "--json")
+    both = json.loads(text)["Ranks by Pass@1 on the common tasks of test-mutations"]
+    assert len(both) == 2 * len(places)
     code, text = cli("eval", "rank", synthetic_run, "--phase", "eval/rl/test-mutations")
     assert code != 0
     assert "no test set has two evaluations eval/rl/test-mutations in" in " ".join(text.split())
+
+
+def test_a_test_set_that_cannot_be_ranked_hides_no_other(cli, trajectory_maker, tmp_path):
+    with RunStore.create(tmp_path / "run.db") as store:
+        for phase, tasks in (("a/good", "tuv"), ("b/good", "tuv"), ("a/bad", "tuv"), ("b/bad", "xyz")):
+            for task in tasks:
+                one = trajectory_maker(f"{phase}{task}", task, group_id=f"{phase}{task}")
+                store.add_trajectory(one, phase=f"eval/{phase}", step=0, split="test")
+    code, text = cli("eval", "rank", tmp_path)
+    assert code == 0
+    assert "bad cannot be ranked: got 0 tasks that all of a, b have tried" in " ".join(text.split())
+    assert "common tasks of good" in " ".join(text.split())
+
+
+def test_patches_that_a_search_judged_by_visible_tests_are_not_graded_again(
+    cli, task_folder, trajectory_maker, tmp_path
+):
+    with RunStore.create(tmp_path / "run.db") as store:
+        store.add_trajectory(trajectory_maker(), phase="solve/base", step=0, split="test")
+    code, text = cli("eval", "regrade", tmp_path, "--tasks", task_folder)
+    assert code == 0
+    assert "0 of 0 rewarded trajectories" in text
 
 
 def test_costs_of_a_solve_are_shown(cli, synthetic_run):

@@ -5,6 +5,21 @@ import json
 from typer.testing import CliRunner
 
 from repairgym.cli.main import create_app
+from repairgym.rollout.store import RunStore
+
+
+def test_a_check_and_the_models_are_printed_as_json(tmp_path, trajectory_maker):
+    (tmp_path / "config.toml").write_text("[rollout]\nnum_workers = 1\n")
+    with RunStore.create(tmp_path / "run.db") as store:
+        store.add_trajectory(trajectory_maker(), phase="rl", step=3, split="train")
+        store.add_metrics("rl", 3, {"time/rollout_s": 2.0})
+    result = CliRunner().invoke(create_app(), ["plan", "--check", str(tmp_path), "--json"])
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.stdout)
+    assert (row["iteration"], row["measured_s"]) == (3, 2.0)
+    assert row["simulated_s"] > 0.0
+    result = CliRunner().invoke(create_app(), ["plan", "--models", "--json"])
+    assert json.loads(result.stdout)["Qwen3-8B"]["num_parameters"] > 8e9
 
 
 def test_simulated_rollouts_stand_beside_what_such_took_when_they_were_measured():

@@ -30,6 +30,13 @@ def test_one_cluster_proves_nothing():
     assert (spread.ci_low, spread.ci_high) == (0.0, 1.0)
 
 
+def test_clusters_of_equal_means_are_unanimous():
+    spread = bootstrap_spread([1.0, 0.0, 1.0, 0.0, 1.0, 0.0], bounds=(0.0, 1.0), clusters=list("aabbcc"))
+    expected = bootstrap_spread([0.5, 0.5, 0.5], bounds=(0.0, 1.0))
+    assert (spread.ci_low, spread.ci_high) == (expected.ci_low, expected.ci_high)
+    assert spread.ci_low < 0.2 < 0.8 < spread.ci_high
+
+
 def coverage(num_tasks: int, num_samples: int, rates: tuple[float, float], gain: float, repeats: int) -> float:
     """Share of simulated evaluations whose interval holds the truth; with a gain, of paired differences."""
     generator = np.random.default_rng(num_tasks * 100 + num_samples)

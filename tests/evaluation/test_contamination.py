@@ -96,6 +96,18 @@ def test_older_tasks_are_compared_with_newer_ones(task: Task):
         probe_dates(verdicts, tasks, "2026-06-01")
 
 
+def test_sides_that_are_all_alike_prove_little(task: Task):
+    passed, failed = [VerdictKind.PASSED], [VerdictKind.FAILED]
+    tasks = {str(n): task.model_copy(update={"created_at": "2024-01-01" if n < 4 else "2026-01-01"}) for n in range(8)}
+    same = probe_dates(dict.fromkeys(tasks, failed), tasks, "2025-01-01")
+    assert same.ci_low < -0.5 < 0.5 < same.ci_high
+    apart = probe_dates({name: passed if int(name) < 4 else failed for name in tasks}, tasks, "2025-01-01")
+    assert (apart.difference, apart.ci_high) == (1.0, 1.0)
+    assert 0.0 < apart.ci_low < 0.3
+    with pytest.raises(InputError, match="one margin for all"):
+        probe_recall(functions("a", 5), functions("b", 5), lambda text: 0.0, 3)
+
+
 def test_the_likelihood_is_that_of_the_model(base: Path):
     import torch
 

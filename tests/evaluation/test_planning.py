@@ -12,6 +12,7 @@ from repairgym.evaluation.planning import (
     Variance,
     assumed_difference,
     describe_variance,
+    pilot_difference,
     plan_study,
     tasks_needed,
     variance_of,
@@ -79,6 +80,16 @@ def test_more_samples_reduce_the_noise_only() -> None:
     assert tasks_needed(variance, 1, 1e-5) is None
 
 
+@pytest.mark.parametrize("kind", [VerdictKind.FAILED, VerdictKind.PASSED])
+def test_a_pilot_of_tasks_that_are_all_alike_plans_nothing(kind) -> None:
+    for num_samples in (1, 2):
+        variance = assumed_difference(variance_of({str(task): [kind] * num_samples for task in range(20)}), 0.8)
+        with pytest.raises(InputError, match="20 tasks are all alike"):
+            plan_study(variance, 100, 1, difference=0.05)
+        with pytest.raises(InputError, match="20 tasks are all alike"):
+            tasks_needed(variance, 1, 0.05)
+
+
 def test_a_pilot_with_one_sample_is_planned_with_one() -> None:
     pilot = draw_verdicts(random.Random(3), [0.5] * 40, 1)
     variance = assumed_difference(variance_of(pilot), 0.8)
@@ -87,6 +98,9 @@ def test_a_pilot_with_one_sample_is_planned_with_one() -> None:
     assert (
         plan_study(variance, 40, 1).detectable_difference > 0.2
     )  # nothing is taken off for what cannot be distinguished
+    assert "do not correlate" in pilot_difference(pilot, None, None)[1]
+    with pytest.raises(InputError, match="--correlation needs a pilot with two samples"):
+        pilot_difference(pilot, None, 0.5)
     with pytest.raises(InputError, match="the pilot has one"):
         plan_study(variance, 40, 2)
     with pytest.raises(InputError, match="pilot of 1 tasks"):

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from repairgym.errors import InputError
-from repairgym.evaluation.ranking import rank
+from repairgym.evaluation.ranking import Policy, leaderboard, rank
 from repairgym.records import VerdictKind
 
 KINDS = (VerdictKind.FAILED, VerdictKind.PASSED)
@@ -58,3 +58,7 @@ def test_what_cannot_be_ranked():
         rank({"a": {"t": [VerdictKind.PASSED]}})
     with pytest.raises(InputError, match="0 tasks that all of a, b have tried"):
         rank({"a": {"t": [VerdictKind.PASSED]}, "b": {"u": [VerdictKind.PASSED]}})
+    verdicts = {str(task): [VerdictKind.PASSED] for task in range(9)}
+    policies = {"a": Policy("r", "a", verdicts), "b": Policy("r", "b", {"0": [VerdictKind.PASSED]})}
+    with pytest.raises(InputError, match=r"a has tried 9 tasks, and all others too few to rank: b \(1\)"):
+        leaderboard("set", policies)

@@ -74,8 +74,20 @@ def test_one_sample_does_not_tell_seeds_from_samples():
 
 
 def test_no_interval_is_a_point():
-    low, high = MeanSquares([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]).interval()
+    low, high = MeanSquares([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]).interval((0.0, 1.0))
     assert low < 1 / 3 < high
+
+
+def test_unanimous_tasks_prove_little_of_others():
+    run = {task: [PASSED, PASSED] for task in "abc"}
+    parts = split_variance({"0": run, "1": run, "2": run})
+    assert (parts.ci_low, parts.ci_high) == pytest.approx((0.025 ** (1 / 3), 1.0))  # Clopper-Pearson, three of three
+    failed = {task: [FAILED] for task in "ab"}
+    row = compare_recipes([{task: [PASSED] for task in "ab"}] * 3, [failed] * 3, names=("good", "bad"))
+    assert (row.ci_low, row.ci_high) == pytest.approx((1.0 - 2.0 * (1.0 - 0.025**0.5), 1.0))
+    assert (row.seeds_ci_low, row.seeds_ci_high) == (row.ci_low, row.ci_high)
+    same = compare_recipes([failed], [failed], names=("bad", "bad"))
+    assert same.ci_low < -0.5 < 0.5 < same.ci_high
 
 
 def test_recipes_are_compared_task_by_task_and_seed_by_seed():

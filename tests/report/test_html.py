@@ -180,10 +180,23 @@ def test_tables_of_a_report(content):
         "transitions",
         "selection",
         "abstention",
+        "costs",
+        "phases",
+        "settings",
     } <= set(found)
     stage = dict(zip(found["stages"].columns, found["stages"].rows[0], strict=True))
     assert stage["pass_at_1"] == content.summary.stages[0].pass_at_1.value
     assert all(len(row) == len(one.columns) for one in found.values() for row in one.rows)
+
+
+def test_tasks_with_fewer_than_k_samples_are_seen_beside_pass_at_k(tmp_path, trajectory_maker):
+    samples = [(task, seed) for task in range(3) for seed in range(1 if task == 2 else 2)]
+    episodes = [
+        trajectory_maker(f"{task}-{seed}", f"t{task}", group_id=f"t{task}", seed=seed) for task, seed in samples
+    ]
+    add_episodes(tmp_path, [(one, "eval/rl/test-mutations") for one in episodes])
+    text = Page(render(gather(tmp_path))).text
+    assert "100.0 % (2 tasks) 3" in text
 
 
 def test_hostile_trajectories_in_a_report(tmp_path, trajectory_maker):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -9,14 +10,17 @@ import pytest
 from repairgym.agent.allowance import Spending
 from repairgym.analysis.candidates import CandidateSubmission, OutcomeScorer
 from repairgym.cli.main import main
+from repairgym.config.commands import GradeCommandConfig
 from repairgym.config.loading import load_config
 from repairgym.config.solving import ChoiceConfig, SolveCommandConfig
 from repairgym.errors import ConfigError, InputError
+from repairgym.grading.predictions.results import grading_key
 from repairgym.records import TestOutcome, TestResult, Verdict, VerdictKind
+from repairgym.rollout.store import RunStore
 from repairgym.solving.choice import Candidate, Chooser, make_candidate
 from repairgym.solving.comparing import SearchCurve, Verdicts, match, patch_key, to_judge
 from repairgym.solving.results import save_solution
-from repairgym.solving.scoring import calibration, passes_visibly, read_scorer, save_scorer
+from repairgym.solving.scoring import calibration, passes_visibly, read_scorer, save_scorer, visible_passes
 from repairgym.solving.search import Solution, TaskSearch
 from repairgym.solving.visible import visible_view
 from repairgym.tasks.store import TaskStore
@@ -70,6 +74,33 @@ def test_runs_are_compared_where_they_have_spent_the_same():
     assert (matched.spent, matched.accuracy, matched.reference_accuracy) == (10.0, 1.0, 0.0)
     assert matched.ci_low > 0
     assert match(slow, slow, tasks, "all").difference == 0.0
+
+
+def test_equal_spending_needs_spending_on_both_sides():
+    free = curve("free", *(solution(str(n), candidate(0, "right", 0)) for n in range(3)))
+    paid = curve("paid", *(solution(str(n), candidate(0, "right", 10)) for n in range(3)))
+    with pytest.raises(InputError, match="free has spent no sampled_tokens"):
+        match(paid, free, ["0", "1", "2"], "all")
+    alike = match(free, free, ["0", "1", "2"], "all")
+    assert (alike.difference, alike.detectable) == (0.0, None)
+
+
+def test_chances_of_tasks_that_were_not_graded_do_not_count():
+    sure = candidate(0, "right").model_copy(update={"confidence": 0.9})
+    run = curve("run", solution("a", sure), solution("b", sure))
+    quality = run.confidences(["a"])
+    assert quality is not None
+    assert (quality.num, quality.num_passed) == (1, 1)
+
+
+def test_settings_that_calls_on_one_run_have_changed_are_named():
+    first, second = (solution(id_, candidate(0, "right")) for id_ in ("a", "b"))
+    assert first.settings["strategy.type"] == "best_of_n"
+    other = second.model_copy(update={"settings": second.settings | {"budget.max_test_runs": "3"}})
+    old = solution("c", candidate(0, "right")).model_copy(update={"settings": {}})
+    run = curve("run", first, other, old)
+    assert list(run.mixed_settings(["a", "b", "c"])) == ["budget.max_test_runs"]
+    assert run.mixed_settings(["a", "c"]) == {}
 
 
 def test_calibration_against_values_by_hand():
@@ -128,6 +159,56 @@ def test_graded_episodes_pass_visibly_without_their_hidden_tests():
     assert not passes_visibly(task, verdict.model_copy(update={"kind": VerdictKind.EXPLOITED}))
 
 
+def test_episodes_that_stopped_before_a_visible_test_are_counted(trajectory_maker):
+    visible, hidden = ("test_m.py::test_f", "test_m.py::test_g"), "test_h.py::test_h"
+    task = scripted_task(visible_tests=visible, fail_to_pass=(visible[0], hidden), pass_to_pass=(visible[1],))
+    outcomes = {
+        "unknown": {visible[0]: TestOutcome.PASSED, hidden: TestOutcome.FAILED},
+        "missing": {visible[0]: TestOutcome.MISSING, hidden: TestOutcome.FAILED},
+        "failing": {visible[0]: TestOutcome.FAILED},
+        "passing": dict.fromkeys((*visible, hidden), TestOutcome.PASSED),
+    }
+    patch = "--- a/m.py\n+++ b/m.py\n@@ -1 +1 @@\n-x\n+y\n"
+    episodes = []
+    for name, tests in outcomes.items():
+        verdict = Verdict(
+            kind=VerdictKind.PASSED if name == "passing" else VerdictKind.FAILED,
+            reason="",
+            tests={test: TestResult(outcome=outcome) for test, outcome in tests.items()},
+            is_stopped=name != "passing",
+            grader_version="1",
+        )
+        episodes.append(dataclasses.replace(trajectory_maker(name, task.id, final_patch=patch), verdict=verdict))
+    seen = visible_passes(episodes, {task.id: task})
+    assert (seen.passing, seen.num_unknown, len(seen.groups[task.id])) == ({"passing"}, 2, 4)
+
+
+def test_a_scorer_takes_no_phase_by_its_name_in_the_alphabet(trajectory_maker, tmp_path, capsys):
+    TaskStore(tmp_path / "tasks").save([scripted_task("task-1")], {}, {})
+    with RunStore.create(tmp_path / "run.db") as store:
+        for phase in ("rft", "rollout", "rollout-2"):
+            one = trajectory_maker(phase, group_id=phase)
+            store.add_trajectory(one, phase=phase, step=0, split="train")
+    with pytest.raises(SystemExit) as ended:
+        main(["eval", "scorer", str(tmp_path), str(tmp_path / "scorer.json")])
+    assert ended.value.code == 3
+    assert "several phases with episodes on training packages: rollout, rollout-2" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+def test_verdicts_that_say_nothing_or_are_of_another_grader_are_made_again(tmp_path):
+    verdicts = Verdicts()
+    verdicts.note("a/1", VerdictKind.PASSED, "key")
+    verdicts.note("a/2", VerdictKind.INVALID, "key")
+    verdicts.save(tmp_path)
+    read = Verdicts.read(tmp_path)
+    known = [read.is_known(*row) for row in (("a/1", "key"), ("a/1", "new"), ("a/2", "key"), ("a/3", "key"))]
+    assert known == [True, False, False, False]
+    (tmp_path / "search_verdicts.json").write_text('{"kinds": {"a/1": "passed"}}')
+    assert not Verdicts.read(tmp_path).is_known("a/1", "key")
+
+
 def test_the_command_shows_differences_and_keeps_verdicts(tmp_path, capsys):
     tasks = [scripted_task(f"t{number}") for number in range(3)]
     TaskStore(tmp_path / "tasks").save(tasks, {}, {})
@@ -139,7 +220,8 @@ def test_the_command_shows_differences_and_keeps_verdicts(tmp_path, capsys):
         for it in solutions:
             save_solution(tmp_path / name, it)
             for id_, each in to_judge({it.task_id: it}):
-                verdicts.kinds[f"{id_}/{patch_key(each)}"] = VerdictKind.PASSED
+                key = grading_key(scripted_task(id_), each.patch, GradeCommandConfig().grading)
+                verdicts.note(f"{id_}/{patch_key(each)}", VerdictKind.PASSED, key)
         verdicts.save(tmp_path / name)
     words = ["eval", "search", *(str(tmp_path / name) for name in ("tasks", "plain", "better")), "--json"]
     with pytest.raises(SystemExit) as ended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,6 +56,38 @@ def test_files_are_copied_without_environments_and_caches(repository, store):
     assert pin_files(repository, store) != tree
     with pytest.raises(InputError, match="is no folder"):
         pin_files(repository / "shop.py", store)
+
+
+def test_a_run_within_the_repository_changes_nothing(repository, store):
+    subprocess.run(["git", "init", "-q", str(repository)], check=True)
+    (repository / "runs").mkdir()
+    (repository / "runs" / "kept.py").write_text("")
+    subprocess.run(["git", "-C", str(repository), "add", "-A"], check=True)
+    tree = pin_files(repository, store, repository / "out")
+    assert (tree / "runs" / "kept.py").exists()
+    for name in ("out/tasks", "runs/solve-shop", "__pycache__"):
+        (repository / name).mkdir(parents=True)
+        (repository / name / "run.db").write_text("")
+    assert pin_files(repository, store, repository / "out") == tree
+    (repository / "outer.py").write_text("")
+    other = pin_files(repository, store, repository / "out")
+    assert (other / "outer.py").exists()
+    assert pin_files(repository, store, repository) == pin_files(repository, store)
+
+
+def test_an_environment_is_known_by_its_files(repository, store, tmp_path):
+    site = tmp_path / "env" / "lib" / "python3.11" / "site-packages"
+    (site / "_pytest").mkdir(parents=True)
+    (site / "dep-1.0.dist-info").mkdir()
+    (site / "dep-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: dep\nVersion: 1.0\n")
+    (tmp_path / "env" / "bin").mkdir()
+    (tmp_path / "env" / "bin" / "python").symlink_to("/bin/true")
+    (tmp_path / "env" / "pyvenv.cfg").write_text("")
+    made = []
+    for digest in ("a", "b", "b"):
+        (site / "dep-1.0.dist-info" / "RECORD").write_text(f"dep.py,sha256={digest},1\n")
+        made.append(pin_environment(Repair(repository, "pytest", python=str(tmp_path / "env")), store))
+    assert made[0] != made[1] == made[2]
 
 
 def test_environments_that_cannot_be_used_are_named(repository, store, tmp_path, small_environment):

@@ -7,7 +7,8 @@ the fit is deterministic and converges, because the ridge term makes it strictly
 
 import hashlib
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -25,7 +26,7 @@ class CandidateSubmission(Record):
     is_passed: bool
     """Strict: exploited and invalid are not passed."""
     patch_digest: str
-    """Of the changed lines (`patch_digest`); empty when nothing was changed."""
+    """Of the changed lines and files (`patch_digest`); empty when nothing was changed."""
     test_state: TestState
     """Result of the last test run, if it came after the last edit."""
     mean_log_prob: float
@@ -61,21 +62,39 @@ def candidate(trajectory: Trajectory) -> CandidateSubmission:
 
 
 def patch_digest(patch: str) -> str:
-    """Return a digest of the lines that a unified diff removes and adds; empty without any.
+    """Return a digest of the lines that a unified diff removes and adds, and of files it adds and deletes; else empty.
 
-    Where they stand, white space within them, and lines that hold only a comment do not count.
+    Where they stand, white space within them, and lines of Python that hold only a comment do not count.
     """
-    lines = [line for line in map(_normal, patch.splitlines()) if line]
-    is_changed = any(line.startswith(("+ ", "- ")) for line in lines)
-    return hashlib.sha256("\n".join(lines).encode(errors="replace")).hexdigest() if is_changed else ""
+    parts = list(_parts(patch.splitlines()))
+    is_changed = any(is_change for is_change, _ in parts)
+    text = "\n".join(line for _, line in parts)
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest() if is_changed else ""
 
 
-def _normal(line: str) -> str:
-    """Return the part of a diff line that counts, or an empty string."""
-    if line.startswith(("--- ", "+++ ")):
-        return line
-    content = " ".join(line[1:].split())
-    return f"{line[0]} {content}" if line[:1] in ("+", "-") and content and not content.startswith("#") else ""
+def _parts(lines: Sequence[str]) -> Iterator[tuple[bool, str]]:
+    """Yield whether it is a change, and the text, of each part of a diff that counts."""
+    title = empty_file = ""
+    is_python = False
+    rows = pairwise([*lines, ""])
+    for line, following in rows:
+        if line.startswith("--- ") and following.startswith("+++ "):
+            next(rows)
+            paths = [header[4:].split("\t")[0].strip() for header in (line, following)]
+            is_python, empty_file = any(path.endswith((".py", ".pyi")) for path in paths), ""
+            yield "/dev/null" in paths, f"{line}\n{following}"
+        elif line.startswith("diff --git "):
+            if empty_file:
+                yield True, empty_file
+            title, empty_file = line, ""
+        elif line.startswith(("new file mode ", "deleted file mode ")):
+            empty_file = f"{line.split()[0]} {title}"
+        elif line[:1] in ("+", "-"):
+            content = " ".join(line[1:].split())
+            if content and not (is_python and content.startswith("#")):
+                yield True, f"{line[0]} {content}"
+    if empty_file:
+        yield True, empty_file
 
 
 def by_task(candidates: Iterable[CandidateSubmission]) -> dict[str, list[CandidateSubmission]]:

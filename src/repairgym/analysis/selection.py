@@ -240,14 +240,16 @@ def study_selection(
 ) -> SelectionStudy | None:
     """Study an evaluation with several samples per task; None with fewer than two.
 
-    The outcome scorer is fitted on the latest 1000 valid trajectories of training tasks in ``training_phase``.
+    The outcome scorer is fitted on the latest 1000 valid trajectories of training tasks in ``training_phase``; there is
+    none where that is the phase itself.
     """
     tasks = by_task(candidate(trajectory) for trajectory in store.trajectories(phase=phase))
     sizes = Counter(len(group) for group in tasks.values())
     k = max(sizes, key=lambda size: (sizes[size], size)) if sizes else 0
     if k < 2:
         return None
-    outcome = _fit_on_training(store, training_phase)
+    tasks = {task_id: group for task_id, group in tasks.items() if len(group) >= k}
+    outcome = _fit_on_training(store, training_phase) if training_phase != phase else None
     scorers = {**SCORERS, "outcome": outcome.probability} if outcome else SCORERS
     selections = [select(tasks, name, score, k, num_resamples=num_resamples) for name, score in scorers.items()]
     curves = [abstention(tasks, name, score) for name, score in scorers.items()]

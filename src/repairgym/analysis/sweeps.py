@@ -2,11 +2,12 @@
 
 Reads values of runs with their settings; makes effects with intervals, win shares, and places of arms. Guarantees: a
 failed run has no value and counts nowhere; numbers are compared in parts of the range that they are drawn from; effects
-and ranks hold for the mean of a value, win shares for its best run.
+and ranks hold for the mean of a value, win shares for its best draw; the seeds of a draw count as one.
 """
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
@@ -51,6 +52,7 @@ class ValueEffect(Record):
     value: str
     """As it was given, or the part of the range that a number lies in."""
     num_runs: int
+    """Draws: the seeds of one draw share its other settings, so that their mean is a single value."""
     mean: float
     effect: float | None
     """Mean of these runs minus the mean of all others."""
@@ -96,16 +98,32 @@ class ArmPlace(Record):
 
 
 def importance_of(runs: Sequence[SweepRun], config: SweepConfig) -> list[Importance]:
-    """Return the settings of a random search, the most important first; none with fewer than three valued runs."""
-    valued = [run for run in runs if run.value is not None]
-    if len(valued) < 3:
+    """Return the settings of a random search, the most important first; none with fewer than three valued draws."""
+    draws = _by_draw(runs)
+    if len(draws) < 3:
         return []
-    values = np.array([run.value for run in valued], float) * (1.0 if config.is_higher_better else -1.0)
+    values = np.array([value for _, value in draws]) * (1.0 if config.is_higher_better else -1.0)
     results = []
     for place, (name, distribution) in enumerate(config.settings.items()):
-        labels = [part_of(distribution, run.settings[name], config.num_bins) for run in valued]
+        labels = [part_of(distribution, settings[name], config.num_bins) for settings, _ in draws]
         results.append(_importance(name, labels, values, config, place))
     return sorted(_adjusted(results), key=lambda row: (-row.explained, row.setting))
+
+
+def _by_draw(runs: Sequence[SweepRun]) -> list[tuple[dict[str, Setting], float]]:
+    """Return settings and mean value of each draw: its runs have equal settings and other seeds."""
+    values: dict[tuple[object, ...], list[float]] = {}
+    settings: dict[tuple[object, ...], dict[str, Setting]] = {}
+    seen = Counter[tuple[object, ...]]()
+    for run in runs:
+        if run.value is not None:
+            point = tuple(sorted(run.settings.items()))
+            # Settings that come again with the same seed were drawn twice.
+            draw = (*point, seen[*point, run.seed])
+            seen[*point, run.seed] += 1
+            values.setdefault(draw, []).append(run.value)
+            settings[draw] = run.settings
+    return [(settings[draw], statistics.fmean(of_draw)) for draw, of_draw in values.items()]
 
 
 def part_of(distribution: Distribution, value: Setting, num_bins: int) -> str:

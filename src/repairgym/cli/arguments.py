@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
@@ -101,6 +102,16 @@ def _find_members(path: Path, temperature: float) -> PolicyRef:
             raise InputError(f"{path}: the weights in {member.folder} are not those it was made with; make it again")
     kind = "team" if isinstance(router, Team) else "router"
     return PolicyRef(f"{kind}-{router.digest()[:8]}", temperature=temperature, router=router)
+
+
+def run_names(runs: Sequence[Path]) -> list[str]:
+    """Return the folder name of each run, or its path where another run has the same name."""
+    folders = [run.resolve() for run in runs]
+    distinct = set(folders)
+    return [
+        folder.name if sum(other.name == folder.name for other in distinct) == 1 else str(run)
+        for run, folder in zip(runs, folders, strict=True)
+    ]
 
 
 def tokenizer_folder(model: Path | None, ref: PolicyRef | None = None) -> Path:

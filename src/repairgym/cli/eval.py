@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repairgym.cli import arguments
-from repairgym.cli.arguments import check_new_run, check_tasks, find_policy, load_tasks, open_stored
+from repairgym.cli.arguments import check_new_run, check_tasks, find_policy, load_tasks, open_stored, run_names
 from repairgym.cli.eval_checks import contamination, merge, variance
 from repairgym.cli.options import AsJson, NewRun, RunFolder, Tasks, TasksOption, Tokenizer, configured, print_json
 from repairgym.cli.preflights import show_selection
@@ -171,10 +171,11 @@ def compare(
     from repairgym.evaluation.significance import compare as compare_verdicts
 
     sides, names = [], []
-    for folder, wanted in ((run, phase), (reference, reference_phase or phase)):
+    both = ((run, phase), (reference, reference_phase or phase))
+    for (folder, wanted), name in zip(both, run_names((run, reference)), strict=True):
         chosen, verdicts = _verdicts(folder, wanted)
         sides.append(verdicts)
-        names.append(f"{chosen} of {folder.resolve().name}")
+        names.append(f"{chosen} of {name}")
     packages = _packages_of(_certified_tasks(tasks or run / "tasks"))
     comparison = compare_verdicts(*sides, names=(names[0], names[1]), test_set="common tasks", clusters=packages)
     if comparison is None:
@@ -198,8 +199,9 @@ def plan(
     difference: Annotated[float, typer.Option(min=0.1, max=100, help="Difference to see, in points.")] = 5.0,
     power: Annotated[float, typer.Option(min=0.01, max=0.99, help="Probability to see it.")] = 0.8,
     correlation: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Of the two policies' rates over tasks, without a reference.")
-    ] = 0.8,
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Of the two policies' rates over tasks, without a reference. Default: 0.8"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Plan a comparison from a pilot evaluation: smallest detectable difference, power, and the tasks that it needs.
@@ -208,21 +210,11 @@ def plan(
     """
     from repairgym.analysis.tables import plan_tables
     from repairgym.cli.display import print_table, rows_of
-    from repairgym.evaluation.planning import (
-        assumed_difference,
-        describe_variance,
-        plan_study,
-        tasks_needed,
-        variance_of,
-        variance_of_difference,
-    )
+    from repairgym.evaluation.planning import describe_variance, pilot_difference, plan_study, tasks_needed
 
     pilot = _verdicts(run, phase)[1]
-    variance = (
-        variance_of_difference(pilot, _verdicts(reference, reference_phase or phase)[1])
-        if reference
-        else assumed_difference(variance_of(pilot), correlation)
-    )
+    other = _verdicts(reference, reference_phase or phase)[1] if reference else None
+    variance, note = pilot_difference(pilot, other, correlation)
     sizes, rate = num_samples or ([1] if variance.of_a_sample is None else [1, 2, 4, 8]), difference / 100.0
     studies = [
         plan_study(variance, tasks, samples, power=power, difference=rate)
@@ -230,7 +222,6 @@ def plan(
         for samples in sizes
     ]
     shown = plan_tables(studies, [(samples, tasks_needed(variance, samples, rate, power)) for samples in sizes])
-    note = "measured on both policies" if reference else f"assumed: rates of the policies correlate by {correlation:g}"
     if as_json:
         print_json({"variance": variance.model_dump(), "variance_is": note, "tables": rows_of(shown)})
         return
@@ -255,10 +246,19 @@ def rank(
     from repairgym.evaluation.runs import evaluations
 
     by_run = {}
-    for run in runs:
+    for name, run in zip(run_names(runs), runs, strict=True):
         with open_stored(run) as store:
-            by_run[run.resolve().name] = evaluations(store)
-    boards = [leaderboard(name, policies) for name, policies in evaluated_policies(by_run, phase).items()]
+            by_run[name] = evaluations(store)
+    boards, problems = [], list[str]()
+    for name, policies in evaluated_policies(by_run, phase).items():
+        try:
+            boards.append(leaderboard(name, policies))
+        except InputError as error:
+            problems.append(f"{name} cannot be ranked: {error}")
+    if problems and not boards:
+        raise InputError("; ".join(problems))
+    for problem in problems:
+        typer.echo(problem, err=True)
     if not boards:
         raise InputError(
             f"no test set has two evaluations{f' {phase}' if phase else ''} in {', '.join(map(str, runs))}"
@@ -303,18 +303,18 @@ def predictions(
 
 @app.command()
 def regrade(run: RunFolder, tasks: TasksOption = None) -> None:
-    """Grade every rewarded trajectory of a run again, cold, in a fresh sandbox each.
+    """Grade every rewarded trajectory of a run again, cold, in a fresh sandbox each; not those of `solve`.
 
     Example: repairgym eval regrade runs/demo-20260101-120000
     """
     from repairgym.cli.display import ProgressDisplay
-    from repairgym.rollout.names import AUDIT
+    from repairgym.rollout.names import AUDIT, SOLVE
     from repairgym.training.evaluate import regrade_cold
 
     known = load_tasks(tasks or run / "tasks")
     with open_stored(run) as store:
         passed = [row for row in store.rows() if row.verdict is VerdictKind.PASSED]
-        rewarded = [store.trajectory(row.id) for row in passed if not row.phase.startswith(AUDIT)]
+        rewarded = [store.trajectory(row.id) for row in passed if not row.phase.startswith((AUDIT, SOLVE))]
     with ProgressDisplay() as display:
         kinds = asyncio.run(regrade_cold(rewarded, known, SandboxConfig(), progress=display))
     lost = {id_: kind for id_, kind in kinds.items() if kind is not VerdictKind.PASSED}

@@ -38,6 +38,9 @@ def plan(
     from repairgym.sizing.shapes import SHAPES
     from repairgym.sizing.simulation import measured_episode
 
+    if models and as_json:
+        print_json({name: {"num_parameters": shape.num_parameters} for name, shape in SHAPES.items()})
+        return
     if models:
         for name, shape in SHAPES.items():
             typer.echo(f"{name:<16}{shape.num_parameters / 1e9:6.1f} B parameters")
@@ -50,7 +53,7 @@ def plan(
         typer.echo(to_toml(resolved), nl=False)
         return
     if check:
-        _check(check)
+        _check(check, as_json)
         return
     planned = estimate(resolved)
     sections = _figures(resolved, planned)
@@ -104,7 +107,7 @@ def _figures(config: PlanCommandConfig, estimate: Any) -> dict[str, dict[str, An
     }
 
 
-def _check(run: Path) -> None:
+def _check(run: Path, as_json: bool) -> None:
     from repairgym.sizing.simulation import simulated_s
     from repairgym.sizing.workers import size_workers, this_host
 
@@ -112,13 +115,16 @@ def _check(run: Path) -> None:
     in_flight = config.rollout.max_in_flight * size_workers(config.rollout, [this_host()]).num_workers
     with open_stored(run) as store:
         measured = dict(store.metrics("rl", "time/rollout_s"))
-    for step, batches in sorted(_batches(run).items()):
-        if step in measured:
-            seconds = simulated_s(batches, in_flight)
-            typer.echo(
-                f"iteration {step}: simulated {seconds:.1f} s, measured {measured[step]:.1f} s, "
-                f"{seconds / measured[step]:.2f}"
-            )
+    batches = sorted(_batches(run).items())
+    rows = [(step, simulated_s(of_step, in_flight), measured[step]) for step, of_step in batches if step in measured]
+    if as_json:
+        names = ("iteration", "simulated_s", "measured_s")
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    for step, simulated, seconds in rows:
+        typer.echo(
+            f"iteration {step}: simulated {simulated:.1f} s, measured {seconds:.1f} s, {simulated / seconds:.2f}"
+        )
 
 
 def _demo_config(run: Path) -> DemoConfig:

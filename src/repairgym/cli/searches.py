@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from repairgym.cli.arguments import find_model, load_tasks, open_stored
+from repairgym.cli.arguments import find_model, load_tasks, open_stored, run_names
 from repairgym.cli.options import AsJson, RunFolder, Tasks, TasksOption, print_json
 from repairgym.config.commands import GradeCommandConfig
 from repairgym.errors import InputError
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from repairgym.solving.search import Solution
 
 _ALL = "all"
+_ROLLOUT = "rollout"
+"""Start of the names of the phases of `repairgym rollout`."""
 _UNITS = ("sampled_tokens", "forward_tokens", "test_runs", "wall_s", "cost_usd")
 _EASY, _HARD = 2 / 3, 1 / 3
 
@@ -44,7 +46,8 @@ def search(
 ) -> None:
     """Compare searches: accuracy by hidden tests against budget, by difficulty, paired at equal average spending.
 
-    Patches that pass the visible tests are graded by hidden ones, once; the verdicts stay in RUN/search_verdicts.json.
+    Patches that pass the visible tests are graded by hidden ones, once per grader version; the verdicts stay in
+    RUN/search_verdicts.json.
 
     Example: repairgym eval search tasks runs/best_of_n runs/replay --at 50 --at 100 --at 200
     """
@@ -53,50 +56,63 @@ def search(
     from repairgym.cli.display import print_results, rows_of
 
     known = load_tasks(tasks)
-    curves = _read_curves(runs, known, cast("Unit", unit), num_workers)
+    curves, notes = _read_curves(runs, known, cast("Unit", unit), num_workers)
     common = sorted(set.intersection(*(set(curve.solutions) for curve in curves)) & known.keys())
     if not common:
         raise InputError(f"{', '.join(map(str, runs))} have no task in common that is in {tasks}")
     groups = _groups(common, known, rates)
     tables, sentences = _tables(curves, groups, unit, at or [])
+    sentences += notes
     if as_json:
         print_json({"num_tasks": len(common), "unit": unit, "sentences": sentences, "tables": rows_of(tables)})
         return
     print_results(tables, sentences)
 
 
-def _read_curves(runs: Sequence[Path], known: Mapping[str, Task], unit: Unit, num_workers: int) -> list[SearchCurve]:
-    """Read the runs, and grade what is not graded yet."""
+def _read_curves(
+    runs: Sequence[Path], known: Mapping[str, Task], unit: Unit, num_workers: int
+) -> tuple[list[SearchCurve], list[str]]:
+    """Read the runs, and grade what is not graded yet; also return what cannot be graded, in sentences."""
     from repairgym.solving.comparing import SearchCurve, Verdicts, read_solutions
 
-    names = [run.name if [it.name for it in runs].count(run.name) == 1 else str(run) for run in runs]
-    curves = []
-    for name, run in zip(names, runs, strict=True):
+    curves, notes = [], list[str]()
+    for name, run in zip(run_names(runs), runs, strict=True):
         solutions, verdicts = read_solutions(run), Verdicts.read(run)
-        _judge(solutions, verdicts, known, num_workers)
-        verdicts.save(run)
+        if num_invalid := _judge(run, solutions, verdicts, known, num_workers):
+            notes.append(
+                f"{name}: {num_invalid} patches could not be graded and count as not right; the next call tries again"
+            )
         curves.append(SearchCurve(name, solutions, verdicts.is_right, unit))
-    return curves
+    return curves, notes
 
 
-def _judge(solutions: Mapping[str, Solution], verdicts: Verdicts, known: Mapping[str, Task], num_workers: int) -> None:
-    """Add verdicts by hidden tests, with every gate."""
+def _judge(
+    run: Path, solutions: Mapping[str, Solution], verdicts: Verdicts, known: Mapping[str, Task], num_workers: int
+) -> int:
+    """Add verdicts by hidden tests, with every gate, and store each; return the number of invalid ones."""
     from repairgym.cli.display import ProgressDisplay
     from repairgym.grading.predictions.pool import GradeRequest, GradingPool
+    from repairgym.grading.predictions.results import grading_key
     from repairgym.solving.comparing import patch_key, to_judge
 
-    named = {
-        f"{task_id}/{patch_key(it)}": GradeRequest(known[task_id], it.patch)
-        for task_id, it in to_judge(solutions)
-        if task_id in known
-    }
-    missing = [(key, request) for key, request in named.items() if key not in verdicts.kinds]
+    config, missing = GradeCommandConfig(num_workers=num_workers), list[tuple[str, str, GradeRequest]]()
+    for task_id, it in to_judge(solutions):
+        if task_id in known:
+            name, text = f"{task_id}/{patch_key(it)}", it.patch.encode(errors="replace").decode()
+            key = grading_key(known[task_id], text, config.grading)
+            if not verdicts.is_known(name, key):
+                missing.append((name, key, GradeRequest(known[task_id], it.patch)))
     if not missing:
-        return
-    with GradingPool(GradeCommandConfig(num_workers=num_workers)) as pool, ProgressDisplay() as progress:
-        for done, (number, answer) in enumerate(pool.run([request for _, request in missing]), 1):
-            verdicts.kinds[missing[number][0]] = answer.verdict.kind
+        return 0
+    num_invalid = 0
+    with GradingPool(config) as pool, ProgressDisplay() as progress:
+        for done, (number, answer) in enumerate(pool.run([request for _, _, request in missing]), 1):
+            name, key, _ = missing[number]
+            verdicts.note(name, answer.verdict.kind, key)
+            verdicts.save(run)
+            num_invalid += not answer.verdict.is_valid
             progress("grade", done, len(missing), "patches that pass the visible tests")
+    return num_invalid
 
 
 def _groups(task_ids: Sequence[str], known: Mapping[str, Task], rates: Path | None) -> dict[str, list[str]]:
@@ -141,16 +157,24 @@ def _tables(
         record_table("matched", f"Paired differences at equal average spending ({word})", matches),
     ]
     sentences = [
-        f"{it.name} - {it.reference}, {it.num_tasks} tasks, {it.spent:.0f} {word} each: "
-        f"{100 * it.difference:+.1f} points (95 % interval {100 * it.ci_low:+.1f} to {100 * it.ci_high:+.1f}); "
-        f"power 80 % to see a difference of {100 * it.detectable:.1f}"
+        f"{it.name} - {it.reference}, {it.num_tasks} tasks, {_amount(it.spent, unit)} {word} each: "
+        f"{100 * it.difference:+.1f} points (95 % interval {100 * it.ci_low:+.1f} to {100 * it.ci_high:+.1f})"
+        + (f"; power 80 % to see a difference of {100 * it.detectable:.1f}" if it.detectable else "")
         for it in matches
         if it.difficulty == _ALL
     ]
     for curve in curves:
-        if (quality := curve.confidences()) is not None:
+        mixed = [f"{name} ({', '.join(values)})" for name, values in curve.mixed_settings(every).items()]
+        if mixed:
+            sentences.append(f"{curve.name} has tasks of several searches, which differ in {', '.join(mixed)}")
+        if (quality := curve.confidences(every)) is not None:
             sentences.append(f"{curve.name}: confidence of {quality.num} visible passes: {_describe(quality)}")
     return tables, sentences
+
+
+def _amount(spent: float, unit: str) -> str:
+    """Return a mean of what was spent; dollars and seconds have parts."""
+    return f"{spent:.4g}" if unit in ("wall_s", "cost_usd") else f"{spent:.0f}"
 
 
 def _describe(quality: Calibration) -> str:
@@ -180,24 +204,43 @@ def scorer(
 
     known = load_tasks(tasks or run / "tasks")
     with open_stored(run) as store:
-        if not phase:
-            names = {row.phase for row in store.rows() if row.split == "train"}
-            phase = "rl" if "rl" in names else min(names, default="rl")
-        fitted = fit_scorer(store, phase, known)
+        phase = phase or _training_phase({row.phase for row in store.rows() if row.split == "train"})
+        fitted, num_unknown = fit_scorer(store, phase, known)
     save_scorer(fitted, out)
-    result: dict[str, object] = {"phase": phase, "num_fitted": fitted.num_samples}
-    lines = [f"fitted on {fitted.num_samples} visible passes of {phase}: {out}"]
+    result: dict[str, object] = {"phase": phase, "num_fitted": fitted.num_samples, "num_unknown": num_unknown}
+    lines = [f"fitted on {fitted.num_samples} visible passes of {phase}{_left_out(num_unknown)}: {out}"]
     if measure is not None:
         others = load_tasks(tasks or measure / "tasks")
         with open_stored(measure) as store:
             chosen = choose_phase(store, measure_phase)
             quality = measure_scorer(fitted, store, chosen, others)
         result["measured"] = {"phase": chosen, **quality.model_dump()}
-        lines.append(f"measured on {quality.num} visible passes of {chosen}, other packages: {_describe(quality)}")
+        measured = f"measured on {quality.num} visible passes of {chosen}{_left_out(quality.num_unknown)}"
+        lines.append(f"{measured}, other packages: {_describe(quality)}")
     if as_json:
         print_json(result)
     else:
         typer.echo("\n".join(lines))
+
+
+def _training_phase(names: set[str]) -> str:
+    """Return the phase to fit on: rl, else the only rollout, else the only one; InputError where there are several."""
+    if "rl" in names or not names:
+        return "rl"
+    chosen = sorted(name for name in names if name.startswith(_ROLLOUT)) or sorted(names)
+    if len(chosen) > 1:
+        raise InputError(f"got several phases with episodes on training packages: {', '.join(chosen)}; choose --phase")
+    return chosen[0]
+
+
+def _left_out(num_unknown: int) -> str:
+    """Say how many episodes may pass the visible tests, of which grading has not run all."""
+    if not num_unknown:
+        return ""
+    return (
+        f" ({num_unknown} wrong ones left out: grading stopped before their visible tests, so that the numbers are too "
+        "good; rollout.grading.stops_at_failure=false runs all)"
+    )
 
 
 def router(

@@ -136,7 +136,7 @@ def _pin(call: Call, test: str, issue: str, python: str) -> Call:
 
     text = Path(issue).read_text(encoding="utf-8") if issue and _is_file(issue) else issue
     typer.echo(f"runs {test!r} twice in a sandbox", err=True)
-    task = pin_repository(Repair(call.tasks, test, text, python), call.config.rollout)
+    task = pin_repository(Repair(call.tasks, test, text, python, call.run), call.config.rollout)
     place = f"; suspected: {task.location.name} in {task.location.path}" if task.location else ""
     typer.echo(f"{task.id}: {len(task.fail_to_pass)} tests fail, {len(task.pass_to_pass)} pass{place}", err=True)
     store = TaskStore(call.run / "tasks")

@@ -47,10 +47,11 @@ def bootstrap_spread(
     """
     array = np.asarray(values, dtype=np.float64)
     sums, counts = _units(array, clusters)
-    if np.ptp(array) == 0.0:
-        return _unanimous(float(array[0]), len(sums), bounds)
-    if len(sums) == 1:
+    if len(sums) == 1 and np.ptp(array) > 0.0:
         return Spread(standard_error=0.0, ci_low=bounds[0], ci_high=bounds[1])
+    rates = sums / counts
+    if np.ptp(rates) < 1e-12:  # units of equal means say nothing of other units, as tasks of equal values do
+        return unanimous(float(rates[0]), len(sums), bounds)
     # Resampling n units understates their variance by (n - 1) / n.
     correction = math.sqrt(len(sums) / (len(sums) - 1))
     error = float(_resampled_means(sums, counts, seed, num_resamples).std(ddof=1)) * correction
@@ -75,6 +76,16 @@ def score_interval(mean: float, error: float, num_units: int, bounds: tuple[floa
     return bounds[0] + width * max(0.0, center - half), bounds[0] + width * min(1.0, center + half)
 
 
+def unanimous(value: float, num_units: int, bounds: tuple[float, float]) -> Spread:
+    """Return the spread where all units agree: a share ``unseen`` of other units is missed with probability 2.5 %.
+
+    For a proportion of 0 or 1 this is the exact (Clopper-Pearson) interval.
+    """
+    unseen = 1.0 - ((1.0 - _LEVEL) / 2.0) ** (1.0 / num_units)
+    low, high = bounds
+    return Spread(standard_error=0.0, ci_low=value - unseen * (value - low), ci_high=value + unseen * (high - value))
+
+
 def _units(values: np.ndarray, clusters: Sequence[str] | None) -> tuple[np.ndarray, np.ndarray]:
     if not len(values):
         raise ValueError("there are no tasks to resample; expected at least one value")
@@ -95,13 +106,3 @@ def _resampled_means(sums: np.ndarray, counts: np.ndarray, seed: int, num_resamp
         chosen = generator.integers(0, len(sums), size)
         means.append(sums[chosen].sum(axis=1) / counts[chosen].sum(axis=1))
     return np.concatenate(means)
-
-
-def _unanimous(value: float, num_units: int, bounds: tuple[float, float]) -> Spread:
-    """Return the spread where all units agree: a share ``unseen`` of other units is missed with probability 2.5 %.
-
-    For a proportion of 0 or 1 this is the exact (Clopper-Pearson) interval.
-    """
-    unseen = 1.0 - ((1.0 - _LEVEL) / 2.0) ** (1.0 / num_units)
-    low, high = bounds
-    return Spread(standard_error=0.0, ci_low=value - unseen * (value - low), ci_high=value + unseen * (high - value))

@@ -9,6 +9,7 @@ controls have the same words in the same numbers; packages are the unit of inter
 import ast
 import builtins
 import hashlib
+import math
 import random
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 from scipy import stats
 
 from repairgym.errors import InputError
+from repairgym.evaluation.bootstrap import unanimous
 from repairgym.evaluation.pass_at_k import TaskVerdicts, success_rates
 from repairgym.records import Record, Task
 
@@ -47,7 +49,7 @@ class Probe(Record):
     difference: float
     ci_low: float
     ci_high: float
-    """95 % interval (Welch 1947)."""
+    """95 % interval (Welch 1947); where nothing varies, of two unanimous shares (Newcombe 1998)."""
 
     @property
     def sentence(self) -> str:
@@ -137,7 +139,7 @@ def probe_recall(
     """Compare the margins of held-out functions with those of control functions.
 
     Raises:
-        InputError: a side has fewer than three functions with local names to exchange.
+        InputError: a side has fewer than three functions with local names to exchange, or no margin differs.
     """
     sides = []
     for functions in (held_out, control):
@@ -167,15 +169,21 @@ def probe_dates(verdicts: TaskVerdicts, tasks: Mapping[str, Task], known_until: 
             f"got {len(sides[0])} tasks up to {known_until} and {len(sides[1])} newer ones ({len(rates) - len(dated)} "
             f"without a date); expected at least {_MIN_UNITS} of each"
         )
-    return _probe(f"Pass@1 on tasks up to {known_until} minus that on newer ones", *sides)
+    return _probe(f"Pass@1 on tasks up to {known_until} minus that on newer ones", *sides, bounds=(0.0, 1.0))
 
 
-def _probe(what: str, held_out: Sequence[tuple[str, float]], control: Sequence[tuple[str, float]]) -> Probe:
+def _probe(
+    what: str,
+    held_out: Sequence[tuple[str, float]],
+    control: Sequence[tuple[str, float]],
+    *,
+    bounds: tuple[float, float] | None = None,
+) -> Probe:
     sides = [[value for _, value in side] for side in (held_out, control)]
     by_package = [_means(side) for side in (held_out, control)]
     units = by_package if min(map(len, by_package)) >= _MIN_UNITS else sides
-    interval = stats.ttest_ind(*units, equal_var=False).confidence_interval(_LEVEL)
     means = [statistics.fmean(values) for values in units]
+    low, high = _interval(units, means, bounds)
     return Probe(
         what=what,
         num_held_out=len(sides[0]),
@@ -184,9 +192,24 @@ def _probe(what: str, held_out: Sequence[tuple[str, float]], control: Sequence[t
         held_out=means[0],
         control=means[1],
         difference=means[0] - means[1],
-        ci_low=float(interval.low),
-        ci_high=float(interval.high),
+        ci_low=low,
+        ci_high=high,
     )
+
+
+def _interval(
+    units: Sequence[Sequence[float]], means: Sequence[float], bounds: tuple[float, float] | None
+) -> tuple[float, float]:
+    """Return the 95 % interval of the difference of two means."""
+    if any(max(values) - min(values) > 1e-12 for values in units):
+        interval = stats.ttest_ind(*units, equal_var=False).confidence_interval(_LEVEL)
+        return float(interval.low), float(interval.high)
+    if bounds is None:
+        raise InputError("got one margin for all functions of each side, which says nothing of others: choose more")
+    left, right = (unanimous(mean, len(values), bounds) for mean, values in zip(means, units, strict=True))
+    below = math.hypot(means[0] - left.ci_low, right.ci_high - means[1])
+    above = math.hypot(left.ci_high - means[0], means[1] - right.ci_low)
+    return means[0] - means[1] - below, means[0] - means[1] + above
 
 
 def _means(side: Sequence[tuple[str, float]]) -> list[float]:

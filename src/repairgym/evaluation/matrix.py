@@ -1,15 +1,18 @@
 """Policies x environments: transfer of a gain from one environment to another (paper A, section on mismatch).
 
 Reads a run store that `studies/without_learning.py` filled; makes a `Matrix`. Guarantees: differences are paired on
-equal tasks; a sentence claims a difference only when its 95 % interval excludes zero; a cell without a run is absent.
+equal tasks; a sentence claims a difference, also one of two gains, only when its 95 % interval excludes zero; a cell
+without a run is absent.
 """
 
+import statistics
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from repairgym.config.commands import MatrixConfig, MatrixPolicy
-from repairgym.evaluation.bootstrap import NUM_RESAMPLES
+from repairgym.evaluation.bootstrap import NUM_RESAMPLES, Spread, bootstrap_spread
 from repairgym.evaluation.pass_at_k import Estimate, TaskVerdicts, pass_at_1, share, verdicts_by_task
-from repairgym.evaluation.significance import Comparison, compare
+from repairgym.evaluation.significance import Comparison, compare, paired_differences
 from repairgym.records import Record, VerdictKind
 from repairgym.rollout.names import cell_stage, eval_phase
 from repairgym.rollout.store import RunStore
@@ -60,7 +63,9 @@ def build_matrix(store: RunStore, config: MatrixConfig, *, num_resamples: int = 
         sentence
         for name, policy in config.policies.items()
         for environment in _elsewhere(config, policy)
-        for sentence in _mismatch(name, policy, environment, by_names)
+        for sentence in _mismatch(
+            name, policy, environment, by_names, _lost_gain(name, policy, environment, verdicts, num_resamples)
+        )
     ]
     return Matrix(
         test_set=test_set,
@@ -117,19 +122,59 @@ def in_words(policy: str, environment: str) -> str:
     return f"{policy} in {environment}"
 
 
+class _LostGain(NamedTuple):
+    """The gain at home minus that in another environment, on equal tasks."""
+
+    difference: float
+    spread: Spread
+
+    def __str__(self) -> str:
+        return _in_points(self.difference, self.spread.ci_low, self.spread.ci_high)
+
+
+def _lost_gain(
+    name: str,
+    policy: MatrixPolicy,
+    environment: str,
+    verdicts: Mapping[tuple[str, str], TaskVerdicts],
+    num_resamples: int,
+) -> _LostGain | None:
+    home, away = (
+        paired_differences(verdicts.get((name, place), {}), verdicts.get((policy.start, place), {}))
+        for place in (policy.trained_in, environment)
+    )
+    values = [home[task] - away[task] for task in sorted(home.keys() & away.keys())]
+    if not values:
+        return None
+    return _LostGain(
+        statistics.fmean(values), bootstrap_spread(values, bounds=(-2.0, 2.0), num_resamples=num_resamples)
+    )
+
+
 def _mismatch(
-    name: str, policy: MatrixPolicy, environment: str, differences: Mapping[tuple[str, str], Comparison]
+    name: str,
+    policy: MatrixPolicy,
+    environment: str,
+    differences: Mapping[tuple[str, str], Comparison],
+    lost: _LostGain | None,
 ) -> Iterator[str]:
     home = policy.trained_in
     across = differences.get((in_words(name, environment), in_words(name, home)))
     gain_home = differences.get((in_words(name, home), in_words(policy.start, home)))
     gain_away = differences.get((in_words(name, environment), in_words(policy.start, environment)))
     if gain_home and gain_away:
-        if gain_home.ci_low > 0 and gain_away.ci_low <= 0:
-            word = "loses" if gain_away.ci_high < 0 else "shows no gain"
+        word = "loses" if gain_away.ci_high < 0 else "shows no gain"
+        is_lost = lost is not None and lost.spread.ci_low > 0
+        if gain_home.ci_low > 0 and gain_away.ci_low <= 0 and not is_lost:
+            yield (
+                f"{name} gains in {home} ({_points(gain_home)} over {policy.start}) and {word} in {environment} "
+                f"({_points(gain_away)}); the two cannot be distinguished ({lost or 'they have no task in common'})."
+            )
+        elif gain_home.ci_low > 0 and gain_away.ci_low <= 0:
             yield (
                 f"Mismatch: the gain of {name} in {home} ({_points(gain_home)} over {policy.start}) "
-                f"does not transfer to {environment}, where it {word} ({_points(gain_away)})."
+                f"does not transfer to {environment}, where it {word} ({_points(gain_away)}; "
+                f"difference of the gains {lost})."
             )
         elif gain_home.ci_low > 0:
             yield (
@@ -148,4 +193,8 @@ def _mismatch(
 
 
 def _points(pair: Comparison) -> str:
-    return f"{100 * pair.difference:+.1f} points, 95 % interval {100 * pair.ci_low:+.1f} to {100 * pair.ci_high:+.1f}"
+    return _in_points(pair.difference, pair.ci_low, pair.ci_high)
+
+
+def _in_points(difference: float, low: float, high: float) -> str:
+    return f"{100 * difference:+.1f} points, 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"

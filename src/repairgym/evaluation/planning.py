@@ -19,6 +19,8 @@ from repairgym.records import Record
 
 _LEVEL = 0.95
 _MAX_TASKS = 1_000_000
+DEFAULT_CORRELATION = 0.8
+"""Of the rates of two policies over tasks, where one has not been evaluated."""
 
 
 class Variance(Record):
@@ -76,12 +78,38 @@ def variance_of_difference(left: TaskVerdicts, right: TaskVerdicts) -> Variance:
 
 
 def assumed_difference(pilot: Variance, correlation: float) -> Variance:
-    """Return the variance of a difference to a policy like that of the pilot, whose rates correlate with its own."""
+    """Return the variance of a difference to a policy like that of the pilot, whose rates correlate with its own.
+
+    With one sample per task its samples cannot be told from its rates, so that nothing is taken off for a correlation.
+    """
     return Variance(
         num_tasks=pilot.num_tasks,
         between_tasks=2.0 * pilot.between_tasks * (1.0 - (0.0 if pilot.of_a_sample is None else correlation)),
         of_a_sample=None if pilot.of_a_sample is None else 2.0 * pilot.of_a_sample,
     )
+
+
+def pilot_difference(
+    pilot: TaskVerdicts, reference: TaskVerdicts | None, correlation: float | None
+) -> tuple[Variance, str]:
+    """Return the variance of a difference, measured or assumed, and which of both in words.
+
+    Raises:
+        InputError: a correlation is given that has no use here, or the pilot has fewer than two tasks.
+    """
+    is_needless = correlation is not None
+    if reference is not None:
+        variance, words = variance_of_difference(pilot, reference), "measured on both policies"
+    elif (of_pilot := variance_of(pilot)).of_a_sample is None:
+        variance = assumed_difference(of_pilot, 0.0)
+        words = "assumed: the policies do not correlate (one sample per task shows no rates)"
+    else:
+        share, is_needless = DEFAULT_CORRELATION if correlation is None else correlation, False
+        variance = assumed_difference(of_pilot, share)
+        words = f"assumed: rates of the policies correlate by {share:g}"
+    if is_needless:
+        raise InputError("--correlation needs a pilot with two samples per task or more, and no --reference")
+    return variance, words
 
 
 def describe_variance(variance: Variance) -> str:
@@ -101,7 +129,7 @@ def plan_study(
     """Return what a study of this size sees; ``difference`` and the result are rates (0.04 are four points).
 
     Raises:
-        InputError: fewer than two tasks, or several samples planned from a pilot with one.
+        InputError: fewer than two tasks, several samples planned from a pilot with one, or a pilot without variance.
     """
     if num_tasks < 2:
         raise InputError(f"got a study of {num_tasks} tasks; expected at least 2, because tasks are the unit")
@@ -111,6 +139,11 @@ def plan_study(
             "plan with one, or evaluate the pilot with num_samples=2"
         )
     error = math.sqrt((variance.between_tasks + (variance.of_a_sample or 0.0) / num_samples) / num_tasks)
+    if error == 0.0:
+        raise InputError(
+            f"got a pilot whose {variance.num_tasks} tasks are all alike, e.g. all failed: it shows no variance to "
+            "plan with; evaluate on tasks of which some are solved"
+        )
     critical = float(stdtrit(num_tasks - 1, (1.0 + _LEVEL) / 2.0))
     return PlannedStudy(
         num_tasks=num_tasks,
@@ -141,8 +174,6 @@ def _is_seen(variance: Variance, num_tasks: int, num_samples: int, difference: f
 
 def _power(difference: float, error: float, critical: float) -> float:
     """Return the probability that a two-sided interval excludes zero."""
-    if error == 0.0:
-        return float(difference > 0.0)
     normal = NormalDist()
     return normal.cdf(difference / error - critical) + normal.cdf(-difference / error - critical)
 

@@ -84,10 +84,17 @@ def evaluated_policies(
 
 
 def leaderboard(test_set: str, policies: Mapping[str, Policy], *, num_resamples: int = NUM_RESAMPLES) -> Leaderboard:
-    """Return the ranks of policies; `InputError` where fewer than two policies have two tasks in common."""
+    """Return the ranks of policies.
+
+    Raises:
+        InputError: fewer than two policies have tried enough tasks, or they have fewer than two in common.
+    """
     most = max((len(policy.verdicts) for policy in policies.values()), default=0)
     left_out = {name: num for name, it in policies.items() if (num := len(it.verdicts)) < _MIN_SHARE * most}
     ranked = {name: policy.verdicts for name, policy in policies.items() if name not in left_out}
+    if left_out and len(ranked) < 2:
+        few = ", ".join(f"{name} ({num})" for name, num in left_out.items())
+        raise InputError(f"{next(iter(ranked))} has tried {most} tasks, and all others too few to rank: {few}")
     return Leaderboard(test_set=test_set, places=tuple(rank(ranked, num_resamples=num_resamples)), left_out=left_out)
 
 

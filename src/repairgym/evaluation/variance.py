@@ -3,7 +3,8 @@
 Reads verdicts of several runs of one recipe (other seeds) on the same tasks, and pairs of gradings of one submission.
 Makes variance components by moments (two-way random effects: tasks by seeds, samples within). Guarantees: estimates are
 unbiased before the cut at zero; a component that the data cannot show is None, never zero; the interval of the mean is
-over new tasks and, from three runs on, new seeds; recipes are compared task by task, seed by seed.
+over new tasks and, from three runs on, new seeds, and no point where nothing varies; recipes are compared task by task,
+seed by seed.
 """
 
 import math
@@ -13,10 +14,13 @@ from collections.abc import Mapping, Sequence
 from scipy.special import stdtrit
 
 from repairgym.errors import InputError
+from repairgym.evaluation.bootstrap import unanimous
 from repairgym.evaluation.pass_at_k import TaskVerdicts, sample_noise, success_rates
 from repairgym.records import Record, VerdictKind
 
 _LEVEL = 0.95
+_NO_VARIANCE = 1e-12
+"""Bound on the rest that rounding leaves of a variance of zero."""
 MIN_SEEDS = 3
 """For an interval over new seeds: of two seeds no interval holds in 93 to 97 % of studies, whatever their spread."""
 Gradings = Sequence[tuple[VerdictKind, VerdictKind]]
@@ -75,7 +79,7 @@ def split_variance(runs: Mapping[str, TaskVerdicts], regraded: Gradings = ()) ->
     of_mean = statistics.fmean(mean for _, mean in known) if is_known else 0.0
     squares = MeanSquares(cells)
     grader = _grader_variance(regraded)
-    low, high = squares.interval()
+    low, high = squares.interval((0.0, 1.0))
     has_seeds = len(cells) > 1
     within = squares.interaction if has_seeds else of_mean
     return VarianceParts(
@@ -134,8 +138,8 @@ def compare_recipes(
     cells = [[left[task] - right[task] for task in tasks] for left, right in zip(*rates, strict=True)]
     means = [statistics.fmean(of_run[task] for of_run in side for task in tasks) for side in rates]
     squares = MeanSquares(cells)
-    low, high = squares.interval(has_new_seeds=False)
-    drawn = squares.interval() if len(cells) >= MIN_SEEDS else (None, None)
+    low, high = squares.interval((-1.0, 1.0), has_new_seeds=False)
+    drawn = squares.interval((-1.0, 1.0)) if len(cells) >= MIN_SEEDS else (None, None)
     return RecipeComparison(
         treatment=names[0],
         reference=names[1],
@@ -170,10 +174,11 @@ class MeanSquares:
         self.seeds = self._num_tasks * _square(of_seed, self.mean) / (self._num_seeds - 1) if freedom else 0.0
         self.interaction = sum(value * value for value in rest) / freedom if freedom else 0.0
 
-    def interval(self, *, has_new_seeds: bool = True) -> tuple[float, float]:
+    def interval(self, bounds: tuple[float, float], *, has_new_seeds: bool = True) -> tuple[float, float]:
         """Return the 95 % interval of the mean: over new tasks, and over new seeds from `MIN_SEEDS` on.
 
-        Without ``has_new_seeds`` it is of these runs, over new tasks alone.
+        Without ``has_new_seeds`` it is of these runs, over new tasks alone. Where nothing varies, it is that of
+        unanimous tasks with values within ``bounds``.
 
         The variance of the mean is (tasks - interaction + seeds) / num in mean squares. The quantile is that of Cochran
         and Cox (1950): Student's of both parts, weighted by them. One quantile with Satterthwaite's degrees of freedom
@@ -183,11 +188,15 @@ class MeanSquares:
         of_tasks, of_seeds = self.tasks, 0.0
         if has_new_seeds and self._num_seeds >= MIN_SEEDS:
             of_tasks, of_seeds = max(0.0, self.tasks - self.interaction), self.seeds
-            if not of_tasks + of_seeds:  # in small tables both can be 0 by chance, and the mean is not known exactly
+            # In small tables both can be 0 by chance, and the mean is not known exactly.
+            if of_tasks + of_seeds < _NO_VARIANCE:
                 of_tasks = self.interaction
         weighted = _margin(self._num_tasks - 1) * of_tasks + _margin(max(1, self._num_seeds - 1)) * of_seeds
         square = of_tasks + of_seeds
-        half = weighted / math.sqrt(square * num) if square else 0.0
+        if square < _NO_VARIANCE:
+            spread = unanimous(self.mean, self._num_tasks, bounds)
+            return spread.ci_low, spread.ci_high
+        half = weighted / math.sqrt(square * num)
         return self.mean - half, self.mean + half
 
 

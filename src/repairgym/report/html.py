@@ -139,11 +139,27 @@ def all_tables(content: Content) -> list[tables.Table]:
     """Return every table of the report, for export."""
     summary = content.summary
     stages = summary.stages
-    results = [tables.stage_table(stages), tables.pass_at_k_table(stages), tables.comparison_table(summary.comparisons)]
+    results = [tables.stage_table(stages), tables.pass_at_k_table(stages), tables.cost_table(stages)]
+    results.append(tables.comparison_table(summary.comparisons))
     results += [tables.label_table(content.labels), *tables.analysis_tables(content.analysis)]
     results += tables.matrix_tables(content.matrix) if content.matrix else []
     results += tables.selection_tables(content.selection) if content.selection else []
+    results += _setup_tables(content)
     return [table for table in results if table.rows]
+
+
+def _setup_tables(content: Content) -> list[tables.Table]:
+    """Return what the run was made of and what it took."""
+    counts = content.funnel.by_source if content.funnel else {}
+    dropped = [(source, name, num) for source, by_name in counts.items() for name, num in by_name.items()]
+    spent = [(it.name, it.status, it.wall_s, it.cpu_s, it.peak_rss_bytes) for it in content.summary.phases]
+    columns = ("phase", "status", "wall_s", "cpu_s", "peak_rss_bytes")
+    return [
+        tables.table("funnel", "Candidates for tasks", ("source", "stage", "number"), dropped),
+        tables.table("phases", "Time and memory", columns, spent),
+        tables.table("digests", "Digests", ("name", "digest"), content.summary.digests.items()),
+        tables.table("settings", "Settings", ("name", "value"), content.settings),
+    ]
 
 
 def _test_sets(content: Content) -> list[tuple[str, list[StageResult], figures.Figure]]:
@@ -170,14 +186,18 @@ def _results(content: Content, test_set: str) -> list[StageResult]:
     return [stage for stage in results if not is_checkpoint(stage.stage)]
 
 
-def _pass_at_k(content: Content) -> tuple[list[int], list[tuple[StageResult, dict[int, float | None]]]]:
-    """Return the values of k, and Pass@k by k of each stage with several samples per task."""
+def _pass_at_k(content: Content) -> tuple[list[int], list[tuple[StageResult, dict[int, float | None], dict[int, int]]]]:
+    """Return the values of k; of each stage with several samples per task Pass@k by k, and k -> tasks where fewer."""
     rows = [
-        (stage, {1: stage.pass_at_1.value, **{estimate.k: estimate.value for estimate in stage.pass_at_k}})
+        (
+            stage,
+            {1: stage.pass_at_1.value, **{it.k: it.value for it in stage.pass_at_k}},
+            {it.k: it.num_tasks for it in stage.pass_at_k if it.num_tasks != stage.num_tasks},
+        )
         for stage in content.summary.stages
         if stage.test_set == MUTATIONS and stage.pass_at_k
     ]
-    return sorted({k for _, values in rows for k in values}), rows
+    return sorted({k for _, values, _ in rows for k in values}), rows
 
 
 @dataclass(frozen=True)

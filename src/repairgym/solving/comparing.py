@@ -108,8 +108,9 @@ class Matched(Record):
     difference: float
     ci_low: float
     ci_high: float
-    detectable: float
-    """Difference that is seen with power 80 % at this standard error."""
+    detectable: float | None
+    """Difference that is seen with power 80 % at this standard error; None where all tasks differ alike, so that there
+    is none."""
 
 
 class SearchCurve:
@@ -120,6 +121,7 @@ class SearchCurve:
         self.name = name
         self.solutions = solutions
         self._is_right = is_right
+        self.unit = unit
         self._field = _FIELDS.get(unit, f"num_{unit}")
         self._steps = {task_id: self._task_steps(solution) for task_id, solution in solutions.items()}
         """Task id -> (spent, solved) behind each wave, rising."""
@@ -141,6 +143,14 @@ class SearchCurve:
     def at(self, budget: float, tasks: Sequence[str]) -> list[tuple[float, float]]:
         """Return (spent, solved) of each task with ``budget``; a wave that would exceed it is left out."""
         return [next(step for step in reversed(self._steps[id_]) if step[0] <= budget) for id_ in tasks]
+
+    def mixed_settings(self, tasks: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Return setting -> values of each one that differs between ``tasks``: calls of one run may change some."""
+        known = [self.solutions[id_].settings for id_ in tasks if self.solutions[id_].settings]
+        values = {
+            name: {it.get(name, "") for it in known} for name in dict.fromkeys(name for it in known for name in it)
+        }
+        return {name: tuple(sorted(distinct)) for name, distinct in values.items() if len(distinct) > 1}
 
     def budgets(self, tasks: Sequence[str]) -> list[float]:
         """Return the budgets at which something changes, rising."""
@@ -201,11 +211,11 @@ class SearchCurve:
             ci_high=spread.ci_high,
         )
 
-    def confidences(self) -> Calibration | None:
-        """Return the quality of the scorer's chances; None where no scorer gave any."""
+    def confidences(self, tasks: Sequence[str]) -> Calibration | None:
+        """Return the quality of the scorer's chances on ``tasks``; None where no scorer gave any."""
         scored = [
             (it.confidence, self._is_right(id_, it))
-            for id_ in self.solutions
+            for id_ in tasks
             for it in self._passing(id_)
             if it.confidence is not None
         ]
@@ -213,9 +223,16 @@ class SearchCurve:
 
 
 def match(curve: SearchCurve, reference: SearchCurve, tasks: Sequence[str], difficulty: str) -> Matched:
-    """Compare two runs at the smaller of their average spending."""
-    ends = [side.summary(tasks).spent for side in (curve, reference)]
-    mean = min(ends)
+    """Compare two runs at the smaller of their average spending.
+
+    Raises:
+        InputError: one of them has spent nothing in this unit, and the other something.
+    """
+    ends = {side.name: side.summary(tasks).spent for side in (curve, reference)}
+    mean = min(ends.values())
+    if mean == 0.0 < max(ends.values()):
+        name = min(ends, key=lambda name: ends[name])
+        raise InputError(f"{name} has spent no {curve.unit}, so that there is no equal spending; choose another --unit")
     left, right = curve.matched(mean, tasks), reference.matched(mean, tasks)
     differences = [a - b for a, b in zip(left, right, strict=True)]
     spread = bootstrap_spread(differences, bounds=(-1.0, 1.0), num_resamples=_NUM_RESAMPLES)
@@ -230,7 +247,7 @@ def match(curve: SearchCurve, reference: SearchCurve, tasks: Sequence[str], diff
         difference=statistics.fmean(differences),
         ci_low=spread.ci_low,
         ci_high=spread.ci_high,
-        detectable=_POWER_FACTOR * spread.standard_error,
+        detectable=_POWER_FACTOR * spread.standard_error or None,
     )
 
 
@@ -239,6 +256,8 @@ class Verdicts(Record):
 
     kinds: dict[str, VerdictKind] = {}
     """``task id/patch key`` -> verdict."""
+    keys: dict[str, str] = {}
+    """The same -> grading key that the verdict was made with: another task or grader has another."""
 
     @classmethod
     def read(cls, run: Path) -> "Verdicts":
@@ -250,6 +269,14 @@ class Verdicts(Record):
         """Write them."""
         with written_whole(run / _VERDICTS) as file:
             file.write(self.model_dump_json(indent=1).encode())
+
+    def note(self, name: str, kind: VerdictKind, key: str) -> None:
+        """Add the verdict on the candidate ``name``, or replace it."""
+        self.kinds[name], self.keys[name] = kind, key
+
+    def is_known(self, name: str, key: str) -> bool:
+        """Return True for a verdict that says something, made with ``key``."""
+        return self.keys.get(name) == key and self.kinds.get(name, VerdictKind.INVALID) is not VerdictKind.INVALID
 
     def is_right(self, task_id: str, candidate: Candidate) -> bool:
         """Return True where the patch of a candidate passes; an invalid verdict is no pass."""

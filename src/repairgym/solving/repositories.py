@@ -66,6 +66,8 @@ class Repair:
     """Text for the agent; empty: made from the failure."""
     python: str = ""
     """Virtual environment; empty: one in the folder, else pytest alone."""
+    run: Path | None = None
+    """Folder of the run: no part of the project, also where it is within its folder."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def pin_repository(repair: Repair, config: RolloutConfig) -> Task:
         TaskError: its environment cannot be used, or its command does not run in it.
     """
     store = LayerStore(config=config.layers)
-    tree = pin_files(repair.folder, store)
+    tree = pin_files(repair.folder, store, repair.run)
     environment = pin_environment(repair, store)
     pinned = _Pinned(tree, environment, _request(repair.test, tree))
     runs = asyncio.run(_run_twice(pinned, config))
@@ -104,11 +106,16 @@ def pin_repository(repair: Repair, config: RolloutConfig) -> Task:
 # --- layers --------------------------------------------------------------------------------------------------------
 
 
-def pin_files(folder: Path, store: LayerStore) -> Path:
-    """Return the layer of the files of ``folder`` as they are now; git decides which, where it is used."""
+def pin_files(folder: Path, store: LayerStore, run: Path | None = None) -> Path:
+    """Return the layer of the files of ``folder`` as they are now, without those below ``run``.
+
+    Where git is used, it decides which; but environments, caches and runs that are not in it are no part of a project.
+    """
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder; name a task folder, or a Python repository")
-    paths = [path for path in _listed(folder) if (folder / path).is_file() and not (folder / path).is_symlink()]
+    own = f"{os.path.relpath(run.resolve(), folder.resolve())}/" if run else ""
+    listed = [path for path in _listed(folder) if not own or not path.startswith(own)]
+    paths = [path for path in listed if (folder / path).is_file() and not (folder / path).is_symlink()]
     num_bytes = sum((folder / path).stat().st_size for path in paths)
     if num_bytes > MAX_TREE_BYTES:
         raise InputError(f"{folder} has {num_bytes >> 20} MiB of files, at most {MAX_TREE_BYTES >> 20} can be used")
@@ -127,12 +134,17 @@ def pin_files(folder: Path, store: LayerStore) -> Path:
 
 def _listed(folder: Path) -> list[str]:
     """Return the relative paths of the project's files, sorted."""
-    argv = ["git", "-C", str(folder), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     if (folder / ".git").exists() and shutil.which("git"):
-        done = subprocess.run(argv, capture_output=True, timeout=120)
-        if done.returncode == 0:
-            return sorted({os.fsdecode(name) for name in done.stdout.split(b"\0") if name})
+        kept, others = _git_files(folder, "--cached"), _git_files(folder, "--others", "--exclude-standard")
+        if kept is not None and others is not None:
+            return sorted(kept | {path for path in others if _IGNORED.isdisjoint(Path(path).parts[:-1])})
     return sorted(_walk(folder))
+
+
+def _git_files(folder: Path, *options: str) -> set[str] | None:
+    """Return the paths that ``git ls-files`` lists; None where it fails."""
+    done = subprocess.run(["git", "-C", str(folder), "ls-files", "-z", *options], capture_output=True, timeout=120)
+    return None if done.returncode else {os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
 
 
 def _walk(folder: Path) -> Iterator[str]:
@@ -152,10 +164,10 @@ def pin_environment(repair: Repair, store: LayerStore) -> Path:
     python, sites = home / "bin" / "python", sorted(home.glob("lib/python*/site-packages"))
     if not python.exists() or not sites or not (home / "pyvenv.cfg").is_file():
         raise TaskError(f"{named} is no virtual environment (bin/python, pyvenv.cfg); make one: python -m venv FOLDER")
-    known = sorted(f"{dist.name}=={dist.version}" for dist in metadata.distributions(path=[str(sites[0])]))
+    known = sorted(map(_pin_of, metadata.distributions(path=[str(sites[0])])))
     if not (sites[0] / "_pytest").is_dir():
         raise TaskError(f"{home} has no pytest, which the runner of tests needs; install it there: pip install pytest")
-    key = "\n".join(["user-environment:1", str(home), str(python.resolve()), *known])
+    key = "\n".join(["user-environment:2", str(home), str(python.resolve()), *known])
 
     def build(place: Path) -> None:
         ignored = shutil.ignore_patterns("*.pth", "__editable__*")  # they name folders of this machine, or hooks
@@ -165,6 +177,12 @@ def pin_environment(repair: Repair, store: LayerStore) -> Path:
             (place / "bin" / name).symlink_to(python.resolve())
 
     return store.build_once("environments", hashlib.sha256(key.encode()).hexdigest(), build)
+
+
+def _pin_of(dist: metadata.Distribution) -> str:
+    """Return name, version and digest of the list of files: one version can be installed from other sources."""
+    files = hashlib.sha256((dist.read_text("RECORD") or "").encode()).hexdigest()
+    return f"{dist.name}=={dist.version} {files}"
 
 
 # --- what fails ----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from repairgym.agent.allowance import Spending
+from repairgym.config.loading import flatten
 from repairgym.config.solving import SolveCommandConfig
 from repairgym.records import Record, Task, Verdict
 from repairgym.rollout.jobs import episode_seed
@@ -46,6 +47,9 @@ class Solution(Record):
     """Unit -> what is left of the budget."""
     candidates: tuple[Candidate, ...]
     """In their order; those of one wave ran at the same time."""
+    settings: dict[str, str] = {}
+    """Dotted settings of budget, strategy and choice, which a later call on the same run may change; empty: made before
+    they were stored."""
     evaluation: Verdict | None = None
     """Verdict by hidden tests, where it was asked for; made after the choice, with no part in it."""
 
@@ -131,7 +135,15 @@ class TaskSearch:
             spending=self.spending,
             left=self.left,
             candidates=tuple(candidates),
+            settings=_settings(self.config),
         )
+
+
+def _settings(config: SolveCommandConfig) -> dict[str, str]:
+    """Return what decides a search, by dotted name."""
+    parts = {"budget": config.budget, "strategy": config.strategy, "choice": config.choice}
+    values = {name: part.model_dump(mode="json") for name, part in parts.items()}
+    return dict(flatten({**values, "is_abstaining": config.is_abstaining}))
 
 
 class CandidateSource(Protocol):
