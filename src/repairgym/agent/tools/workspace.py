@@ -220,6 +220,8 @@ class Workspace:
     def _record_content(self, path: str, content: bytes | None) -> None:
         """Record changed content; content that is no text replaces an earlier change of the path."""
         self.changes.pop(path, None)
+        if content is not None and b"\0" in content:
+            return  # a by-product such as an archive, although it decodes
         with suppress(UnicodeDecodeError):
             self._record(path, None if content is None else content.decode())
 
