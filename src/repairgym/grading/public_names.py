@@ -128,9 +128,9 @@ def _moved_up(name: str, kept: _Names, there: _Names) -> ast.stmt | None:
         if scope in seen or not isinstance(node, ast.ClassDef):
             continue
         seen.add(scope)
-        found = f"{scope}.{last}"
-        if found in there and found not in kept:
-            return there[found]
+        moved = f"{scope}.{last}"
+        if moved in there and moved not in kept:
+            return there[moved]
         classes += [base.id for base in node.bases if isinstance(base, ast.Name)]
     return None
 

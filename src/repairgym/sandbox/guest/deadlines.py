@@ -148,7 +148,7 @@ def descendants() -> List[int]:
     below: List[int] = []
     pending = [_getpid()]
     while pending:
-        found = children.get(b"%d" % pending.pop(), [])
-        below += found
-        pending += found
+        nearest = children.get(b"%d" % pending.pop(), [])
+        below += nearest
+        pending += nearest
     return below
