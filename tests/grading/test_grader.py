@@ -264,6 +264,16 @@ async def test_a_suspicious_pass_is_settled_by_taking_the_repair_back(task):
 
 
 @pytest.mark.asyncio
+async def test_a_repair_in_another_file_has_nothing_to_take_back(task):
+    """The second run would be the first one again: that its tests pass says nothing."""
+    backend = ScriptedBackend(lambda _, request: answer({"m.py": GOLD}, request))
+    elsewhere = {"n.py": "import gc\n\n\ndef compare(a, b):\n    return a <= b\n"}
+    verdict = await grader(backend).grade(task, elsewhere)
+    assert "suspicious" in {finding.severity for finding in verdict.findings}
+    assert verdict.kind is VerdictKind.PASSED
+
+
+@pytest.mark.asyncio
 async def test_equal_files_are_inspected_once_and_turns_every_time(task):
     """What the detectors say of a submission does not depend on which others were graded before it."""
     files = {"m.py": "import sys\ndef f(a, b):\n    return a <= b if 'pytest' not in sys.modules else True\n"}

@@ -102,6 +102,29 @@ def test_a_judge_is_off_by_default_and_never_silently():
         )
 
 
+class SlowTextModel(ScriptedTextModel):
+    """Answers one question at a time, each after a while, as the embedded engine does."""
+
+    def __init__(self, replies):
+        super().__init__(replies)
+        self._free = asyncio.Semaphore(1)
+
+    async def reply(self, question, *, max_tokens, seed):
+        async with self._free:
+            await asyncio.sleep(0.05)
+            return await super().reply(question, max_tokens=max_tokens, seed=seed)
+
+
+@pytest.mark.asyncio
+async def test_a_wait_for_other_questions_is_no_time_of_the_judge(task):
+    model = SlowTextModel([ACCEPT])
+    judge = Judge(model, JudgeConfig(is_enabled=True, timeout_s=0.15))
+    passed = Verdict(kind=VerdictKind.PASSED, reason="", grader_version="1")
+    verdicts = await asyncio.gather(*(judge.review(task, "", passed) for _ in range(8)))
+    assert {verdict.kind for verdict in verdicts} == {VerdictKind.PASSED}
+    assert len(model.questions) == 8
+
+
 # --- a judge behind a server ---------------------------------------------------------------------------------------
 
 

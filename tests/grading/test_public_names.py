@@ -121,3 +121,28 @@ def test_what_is_bound_otherwise_is_not_missing(old, new):
 def test_other_files_and_text_that_is_no_python_say_nothing():
     assert missing(None, "notes.txt") == []
     assert missing("def (", "m.py") == []
+
+
+BASES = "class Base:\n    def reset(self):\n        self.items = []\n"
+CHILD = "\n\nclass Middle(Base):\n    pass\n\n\nclass Child(Middle):\n    x = 1\n"
+CLEAR = "\n    def clear(self):\n        self.items.clear()\n"
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "names"),
+    [
+        (BASES + CHILD + CLEAR, BASES + CLEAR + CHILD, []),
+        (BASES + CHILD + CLEAR, BASES + CHILD, ["Child.clear"]),
+        (BASES + CHILD + CLEAR, BASES + CLEAR.replace("self.items.clear()", "pass") + CHILD, ["Child.clear"]),
+        # The base class has another method of the name: what the child does is gone.
+        (BASES + CLEAR.replace("clear()", "pop()") + CHILD + CLEAR, BASES + CLEAR.replace("clear()", "pop()") + CHILD,
+         ["Child.clear"]),
+    ],
+)  # fmt: skip
+def test_a_method_may_move_to_a_base_class_of_the_file(base, new, names):
+    task = scripted_task(base_files={"m.py": base}, gold_files={"m.py": base + "y = 1\n"})
+    config = GradingConfig()
+    submission = Submission(task, {"m.py": new})
+    assert missing_names(pin(permit(submission, config), Path("/nowhere"), config)) == [
+        f"m.py: {name}" for name in names
+    ]

@@ -1,5 +1,6 @@
 """Wrong variants of tests: what passes fails after any edit, and the edit is small."""
 
+import builtins
 import random
 import textwrap
 
@@ -141,3 +142,19 @@ def test_an_edit_of_a_variable_needs_the_assertion_that_reads_it():
     text = "def test_a():\n    expected = 'value'\n    f()\n    assert f() == expected\n"
     edits = wrong_edits(FunctionText.parse(text), [], text, random.Random(0))
     assert [edit.until for edit in edits if edit.start[0] == 2] == [4]
+
+
+def test_another_exception_is_one_that_no_class_shares_with_the_expected_one():
+    class Lost(ValueError, KeyError, TypeError, ZeroDivisionError):
+        pass
+
+    text = "def test_a():\n    with pytest.raises(ValueError):\n        f()\n"
+    function = FunctionText.parse(text)
+    changed = [
+        edit.text.decode()
+        for seed in range(30)
+        for edit in wrong_edits(function, (), text, random.Random(seed))
+        if edit.text.decode().isidentifier()
+    ]
+    assert len(set(changed)) > 1
+    assert not any(issubclass(Lost, getattr(builtins, name)) for name in changed)

@@ -8,6 +8,7 @@ from repairgym.errors import InputError, SandboxContentError, SandboxError, Sand
 from repairgym.sandbox.backends.degraded import DegradedBackend
 from repairgym.sandbox.backends.namespace import NamespaceBackend
 from repairgym.sandbox.base import SandboxLimits
+from repairgym.sandbox.branching import KeptSnapshot, Quota, check_snapshot
 from repairgym.sandbox.conformance import make_tree
 from repairgym.sandbox.guest.isolation import Lineage, mount_options
 
@@ -155,3 +156,17 @@ async def test_zygotes_release_everything_of_closed_sandboxes(spec, children):
     await (await backend.create(spec)).close()
     assert zygote.num_fds() <= before + 1
     await backend.close()
+
+
+@pytest.mark.asyncio
+async def test_a_snapshot_belongs_to_its_links_and_mounts(spec, tmp_path):
+    """A sandbox from it would silently lack them, or have others."""
+
+    async def drop():
+        pass
+
+    kept = KeptSnapshot("namespace", spec, None, {}, 0, Quota(1), drop)
+    assert check_snapshot("namespace", spec.model_copy(update={"limits": SandboxLimits(memory_bytes=1 << 28)}), kept)
+    for update in ({"links": {"/a": "/b"}}, {"mounts": {"/a": tmp_path}}, {"files": {"a": "b"}}):
+        with pytest.raises(InputError, match="only the limits may differ"):
+            check_snapshot("namespace", spec.model_copy(update=update), kept)

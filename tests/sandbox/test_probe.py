@@ -106,6 +106,13 @@ async def test_auto_prefers_isolation():
     assert backend.name == "namespace"
 
 
+def test_auto_says_why_it_does_not_isolate(tmp_path, caplog):
+    """An empty PATH and a folder that is none: no isolating back end works."""
+    config = SandboxConfig(is_degraded_allowed=True, shown_paths=(str(tmp_path / "missing"),))
+    assert choose_backend(config) == "degraded"
+    assert "no isolating back end works here" in caplog.text
+
+
 @pytest.mark.parametrize(
     "values", [{"backend": "docker"}, {"limits": {"memory_bytes": 0}}, {"unknown": 1}, {"container": {"engine": "lxc"}}]
 )

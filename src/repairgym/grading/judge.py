@@ -16,6 +16,7 @@ Reads a passed verdict and its patch; makes the verdict that counts. Guarantees:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import secrets
 from collections.abc import Callable
@@ -116,6 +117,8 @@ class Judge:
         self._client = client
         # A server's client bounds each request itself; waiting for a place says nothing about the judge.
         self._timeout_s = None if client else config.timeout_s
+        # One question at a time is what the embedded engine answers: the wait for others is no time of this one.
+        self._place = contextlib.nullcontext() if client else asyncio.Semaphore(1)
 
     def counters(self) -> dict[str, float]:
         """Return the requests, tokens and costs of a judge behind a server."""
@@ -138,7 +141,7 @@ class Judge:
         for attempt in range(self._config.max_attempts):
             question = make_question(task, patch, verdict.findings, self._config)
             try:
-                async with asyncio.timeout(self._timeout_s):
+                async with self._place, asyncio.timeout(self._timeout_s):
                     tokens = self._config.max_reply_tokens
                     opinion = question.read(await self._model.reply(question.text, max_tokens=tokens, seed=attempt))
             except TimeoutError:

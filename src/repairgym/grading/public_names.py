@@ -48,7 +48,7 @@ def _missing(base: str, gold: str, text: str | None) -> Iterator[str]:
     if before is None or kept is None or there is None:
         return
     for name, node in kept.items():
-        new = there.get(name)
+        new = there.get(name) or _moved_up(name, kept, there)
         is_public = not any(part.startswith("_") for part in name.split("."))
         is_gone = is_public and new is None and not _is_bound_elsewhere(name, kept, there)
         # The comparison of whole classes comes last: it takes longer than everything else here.
@@ -116,6 +116,23 @@ def _is_bound_elsewhere(name: str, kept: _Names, there: _Names) -> bool:
         and isinstance(new, ast.ClassDef)
         and list(map(ast.dump, old.bases)) == list(map(ast.dump, new.bases))
     )
+
+
+def _moved_up(name: str, kept: _Names, there: _Names) -> ast.stmt | None:
+    """Return the method that a base class of the same file has now and gold's does not; None where there is none."""
+    scope, _, last = name.rpartition(".")
+    classes, seen = [scope], set[str]()
+    while classes:
+        scope = classes.pop()
+        node = there.get(scope)
+        if scope in seen or not isinstance(node, ast.ClassDef):
+            continue
+        seen.add(scope)
+        moved = f"{scope}.{last}"
+        if moved in there and moved not in kept:
+            return there[moved]
+        classes += [base.id for base in node.bases if isinstance(base, ast.Name)]
+    return None
 
 
 def _is_emptied(old: ast.stmt, new: ast.stmt | None) -> bool:

@@ -90,8 +90,10 @@ def check_snapshot(backend: str, spec: SandboxSpec, snapshot: Snapshot) -> KeptS
     if snapshot not in snapshot.quota.snapshots:
         raise InputError("got a snapshot that is closed; take another one")
     kept = snapshot.spec
-    if (kept.environment, kept.tree, kept.files, kept.root) != (spec.environment, spec.tree, spec.files, spec.root):
-        raise InputError("got a snapshot of another environment, tree, image or files; only the limits may differ")
+    if kept.model_copy(update={"limits": spec.limits}) != spec:
+        raise InputError(
+            "got a snapshot of another environment, tree, image, files, links or mounts; only the limits may differ"
+        )
     return snapshot
 
 

@@ -6,6 +6,7 @@ say; those only choose the words of the advice.
 """
 
 import asyncio
+import logging
 import os
 import socket
 import tempfile
@@ -48,6 +49,7 @@ ISOLATING_BACKENDS = frozenset({"namespace", "bubblewrap", "container"})
 BRANCHING_BACKENDS = frozenset({"namespace", "degraded"})
 """Back ends with snapshots and forks; the others raise ``SandboxError``."""
 
+_LOG = logging.getLogger(__name__)
 _NO_ISOLATION = "does not isolate: no namespaces, so processes and the disk of the host are in reach"
 _CONNECT = (
     "import socket, sys\n"
@@ -173,6 +175,7 @@ def choose_backend(config: SandboxConfig, purpose: Purpose = "work") -> str:
                 return name
             failed.append(f"{name}: {probe.reason} (to fix it: {probe.remedy})")
     if not missing:
+        _LOG.warning("sandboxes do not isolate: no isolating back end works here. %s", ". ".join(failed))
         return "degraded"
     raise SandboxUnavailableError(f"no isolating sandbox works here: {'. '.join(failed)}. Or: {missing}")
 

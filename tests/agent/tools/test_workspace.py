@@ -119,3 +119,12 @@ async def test_unwritable_paths_are_rejected_before_a_sandbox_starts(workspace, 
     with pytest.raises(error):
         await workspace.write(path, "x")
     assert (workspace.changes, boxes) == ({}, [])
+
+
+@pytest.mark.asyncio
+async def test_an_archive_that_decodes_is_in_no_change(workspace, boxes):
+    """Grading would reject the whole submission for it, as for any binary file."""
+    await workspace.run_command("write data.tar a.txt\0\0ustar", timeout_s=1)
+    await workspace.run_command("write kept.py 1", timeout_s=1)
+    await workspace.refresh()
+    assert workspace.changes == {"kept.py": "1"}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from repairgym.config.sandbox import ContainerConfig
-from repairgym.errors import InputError, SandboxLostError
+from repairgym.errors import InputError, SandboxContentError, SandboxLostError
 from repairgym.sandbox.backends import container, engine
 from repairgym.sandbox.backends.container import ContainerBackend
 from repairgym.sandbox.backends.stale_cleanup import Owner
@@ -131,6 +131,14 @@ def test_no_file_is_written_outside_of_the_tree(bare_spec, tmp_path, path):
     with pytest.raises(InputError, match="below the repository"):
         container.make_before(spec_with(bare_spec, {path: "x"}), folder)
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("path", ["run.sh/below", "n" * 300])
+def test_a_file_that_cannot_be_placed_is_the_fault_of_the_files(bare_spec, tmp_path, path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(SandboxContentError, match="no file can be made"):
+        container.make_before(spec_with(bare_spec, {path: "x"}), folder)
 
 
 def test_the_root_is_the_same_every_time():

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import pytest
 
 from repairgym.errors import InputError, SandboxError, SandboxLostError
 from repairgym.records import TestRequest
+from repairgym.sandbox.backends.cgroups import Group
 from repairgym.sandbox.backends.namespace import NamespaceBackend
+from repairgym.sandbox.backends.zygotes import Zygote
 from repairgym.sandbox.conformance import make_tree
 
 _TEST = "tests/test_prices.py::test_total"
@@ -224,3 +227,70 @@ async def test_nothing_outlives_a_killed_host(spec, module, name, tmp_path):
     await host.wait()
     await until(lambda: not any(process.is_running() for process in processes))
     await until(lambda: not list(tmp_path.glob("repairgym-*")))
+
+
+class OneLost(Zygote):
+    """A zygote whose next start is lost, although it lives."""
+
+    has_lost = False
+
+    async def fork(self, number, group, snapshot=None):
+        if not self.has_lost:
+            self.has_lost = True
+            raise SandboxLostError("one start was lost")
+        return await super().fork(number, group, snapshot)
+
+
+@pytest.mark.asyncio
+async def test_a_lost_start_ends_no_other_sandbox(spec):
+    backend = NamespaceBackend()
+    first = await backend.create(spec)
+    zygote = await backend._pool.get(spec, [])
+    losing = OneLost(zygote._control, zygote.has_pytest)
+    losing.numbers = zygote.numbers
+    backend._pool._zygotes = dict.fromkeys(backend._pool._zygotes, losing)
+    second = await backend.create(spec)
+    assert losing.has_lost
+    for sandbox in (first, second):
+        assert (await sandbox.exec(("echo", "fine"), timeout_s=60)).stdout == b"fine\n"
+    await backend.close()
+
+
+@pytest.mark.asyncio
+async def test_a_zygote_that_another_has_replaced_is_not_forgotten_again(spec):
+    backend = NamespaceBackend()
+    sandbox = await backend.create(spec)
+    pool, current = backend._pool, await backend._pool.get(spec, [])
+    theirs, ours = socket.socketpair()
+    theirs.close()
+    with ours:
+        older = Zygote(ours, has_pytest=True)
+        assert await older.is_gone()
+        assert not await current.is_gone()
+        pool.forget(spec, older)
+    assert await pool.get(spec, []) is current
+    assert (await sandbox.exec(("true",), timeout_s=60)).exit_status == 0
+    await backend.close()
+
+
+class StuckGroup(Group):
+    """A group with a process that does not end at once."""
+
+    def __init__(self):
+        super().__init__([], None)
+        self.num_tries = 0
+
+    def remove(self):
+        self.num_tries += 1
+        return self.num_tries > 1
+
+
+@pytest.mark.asyncio
+async def test_a_group_that_could_not_be_removed_is_tried_again(spec):
+    backend, group = NamespaceBackend(), StuckGroup()
+    await backend._remove(group)
+    await (await backend.create(spec)).close()
+    await until(lambda: group.num_tries == 2)
+    await (await backend.create(spec)).close()
+    await backend.close()
+    assert group.num_tries == 2

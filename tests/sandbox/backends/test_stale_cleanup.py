@@ -2,10 +2,12 @@
 
 import os
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 
-from repairgym.sandbox.backends.stale_cleanup import OWNER_FILE, Owner, make_folder, sweep_folders
+from repairgym.sandbox.backends.stale_cleanup import OWNER_FILE, Owner, make_folder, remove_tree, sweep_folders
 
 
 @pytest.fixture
@@ -74,3 +76,32 @@ def test_a_sweep_removes_trees_of_any_depth(own):
     os.close(folder)
     assert sweep_folders("test") == [gone]
     assert not gone.exists()
+
+
+def make_and_remove():
+    """Make a folder without permissions that is not empty, and a link to a folder elsewhere; remove it all."""
+    folder, elsewhere = Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp())
+    (folder / "outer" / "locked").mkdir(parents=True)
+    (folder / "outer" / "locked" / "file").write_text("x")
+    (folder / "outer" / "link").symlink_to(elsewhere)
+    elsewhere.chmod(0o755)
+    (folder / "outer" / "locked").chmod(0)
+    (folder / "outer").chmod(0)
+    remove_tree(folder)
+    is_kept = elsewhere.stat().st_mode & 0o777 == 0o755
+    elsewhere.rmdir()
+    return not folder.exists() and is_kept
+
+
+def test_folders_without_permissions_are_removed():
+    pid = os.fork()
+    if pid == 0:  # root could remove them anyway
+        status = 1
+        try:
+            if os.getuid() == 0:
+                os.setgid(65534)
+                os.setuid(65534)
+            status = int(not make_and_remove())
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -8,7 +8,7 @@ import pytest
 
 from repairgym.errors import SandboxError
 from repairgym.sandbox.channel import Channel, check_had_time
-from repairgym.sandbox.guest.deadlines import MAX_EXTENSION_S, Deadline, Scheduled, scheduled
+from repairgym.sandbox.guest.deadlines import MAX_EXTENSION_S, Deadline, Scheduled, descendants, scheduled
 
 
 def passed(timeout_s: float, running_s: float, waiting_s: float) -> Deadline:
@@ -134,6 +134,8 @@ for _ in range(4):
         while time.monotonic() < end and os.getppid() != 1:
             pass
         os._exit(0)
+if os.fork():  # the others are no descendants of the one with the deadline
+    os.wait()
 begin = time.process_time()
 deadline, start = deadline_of_this_process(0.3), time.monotonic()
 while time.process_time() < begin + 0.25:
@@ -153,3 +155,52 @@ def test_a_process_on_a_shared_processor_gets_its_full_time():
         [sys.executable, "-c", STARVED], capture_output=True, text=True, timeout=60, check=False, start_new_session=True
     )
     assert done.stdout.split() == ["True", "True", "True"], done
+
+
+WAITING = (
+    STARVED[: STARVED.index("begin =")]
+    + """
+deadline, start = deadline_of_this_process(0.3), time.monotonic()
+child = os.fork()
+if not child:
+    while time.process_time() < 0.25:
+        pass
+    os._exit(0)
+is_late = False
+while os.waitpid(child, os.WNOHANG) == (0, 0):
+    is_late = is_late or not deadline.remaining_s()
+    time.sleep(0.01)
+print(time.monotonic() - start > 0.3, is_late, flush=True)
+os.killpg(0, 9)
+"""
+)
+
+
+@pytest.mark.skipif(not scheduled(["self"]).running_s, reason="this kernel keeps no counts of the scheduler")
+def test_a_process_that_waits_for_a_program_has_the_time_of_the_program():
+    """The program waits for the processor; the test that started it only waits for the program."""
+    done = subprocess.run(
+        [sys.executable, "-c", WAITING], capture_output=True, text=True, timeout=60, check=False, start_new_session=True
+    )
+    assert done.stdout.split() == ["True", "False"], done
+
+
+def test_waits_of_a_process_that_has_ended_stay_counted():
+    counts = iter([Scheduled(0.0, 0.03), Scheduled(0.0, 0.0)])
+    deadline = Deadline(0.004, lambda: next(counts, Scheduled(0.0, 0.0)))
+    time.sleep(0.005)
+    assert deadline.remaining_s() > 0.0
+    deadline._end = 0.0
+    assert deadline.remaining_s() > 0.0
+
+
+def test_descendants_are_listed_whatever_the_code_puts_in_the_place_of_os(monkeypatch):
+    with subprocess.Popen(["sh", "-c", "sleep 60 & wait"]) as shell:
+        while len(descendants()) < 2:
+            time.sleep(0.01)
+        monkeypatch.setattr("os.listdir", lambda path: [])
+        monkeypatch.setattr("os.open", lambda *_: -1)
+        assert shell.pid in descendants()
+        monkeypatch.undo()
+        for pid in descendants():
+            subprocess.run(["kill", str(pid)], check=True)

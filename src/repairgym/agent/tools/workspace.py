@@ -3,7 +3,7 @@
 Reads the pinned tree and the task's `base_files`; keeps the agent's changes. Guarantees: `read` returns
 the content of the sandbox once `refresh` was awaited after the last command: changes made before the sandbox starts are
 written into it, later ones are written through, and changes of commands are read back. Episodes that never run anything
-cost no sandbox. Files that are no UTF-8 text are in no change.
+cost no sandbox. Files that commands make and that are no UTF-8 text, or hold a NUL, are in no change.
 """
 
 import asyncio
@@ -220,6 +220,8 @@ class Workspace:
     def _record_content(self, path: str, content: bytes | None) -> None:
         """Record changed content; content that is no text replaces an earlier change of the path."""
         self.changes.pop(path, None)
+        if content is not None and b"\0" in content:
+            return  # a by-product such as an archive, although it decodes
         with suppress(UnicodeDecodeError):
             self._record(path, None if content is None else content.decode())
 

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from repairgym.config.sandbox import ContainerConfig
-from repairgym.errors import InputError, SandboxError, SandboxLostError
+from repairgym.errors import InputError, SandboxContentError, SandboxError, SandboxLostError
 from repairgym.sandbox.backends import engine
 from repairgym.sandbox.backends import stale_cleanup as owner
 from repairgym.sandbox.backends.guest_process import find_interpreter_folders
@@ -144,9 +144,12 @@ def make_before(spec: SandboxSpec, folder: Path) -> Path:
     shutil.copytree(spec.tree, before, symlinks=True, copy_function=_link)
     for path, text in spec.files.items():
         try:
-            files.replace(str(before), path, text)
+            with files.placing(path):
+                files.replace(str(before), path, text)
         except PermissionError as error:
             raise InputError(str(error)) from error
+        except files.PlacingError as error:
+            raise SandboxContentError(str(error)) from error
     for parent, _, _ in os.walk(before):
         Path(parent).chmod(Path(parent).stat().st_mode | _FOLDER_MODE)
     return before

@@ -108,6 +108,8 @@ class NamespaceBackend:
         self._background: set[asyncio.Future[Any]] = set()
         """Removals of groups and drops of snapshots that outlast the call that began them."""
         self._channels: set[Channel] = set()
+        self._unremoved: list[Group] = []
+        """Groups with a process that did not end in time; removed at a later start."""
 
     @property
     def control_group_folders(self) -> tuple[str, ...]:
@@ -120,14 +122,25 @@ class NamespaceBackend:
             return await _opened(*self.branch(check_snapshot(self.name, spec, snapshot), spec))
         if self._groups is None:
             self._groups = ControlGroups()
+        unremoved, self._unremoved = self._unremoved, []
+        for group in unremoved:
+            self.run_in_background(self._remove(group))
         try:
             return await self._create(spec, self._groups)
         except SandboxLostError:
-            self._pool.forget(spec)
             return await self._create(spec, self._groups)
 
     async def _create(self, spec: SandboxSpec, groups: ControlGroups) -> Sandbox:
         zygote = await self._pool.get(spec, groups.folders)
+        try:
+            return await self._create_from(zygote, spec)
+        except SandboxLostError:
+            # One start can be lost for reasons of its own; a zygote that lives has other sandboxes.
+            if await zygote.is_gone():
+                self._pool.forget(spec, zygote)
+            raise
+
+    async def _create_from(self, zygote: Zygote, spec: SandboxSpec) -> Sandbox:
         num_layers = len(spec.root.layers) if spec.root is not None else 0
         line = Lineage(has_files=bool(spec.files), num_layers=num_layers)
         return await _opened(*self._begin(zygote, spec, line, None))
@@ -208,7 +221,11 @@ class NamespaceBackend:
         await zygote.drop(sandboxes=[number])
         for group in groups:
             # A group can be removed once the kernel has ended its processes.
-            self.run_in_background(asyncio.to_thread(group.remove))
+            self.run_in_background(self._remove(group))
+
+    async def _remove(self, group: Group) -> None:
+        if not await asyncio.to_thread(group.remove):
+            self._unremoved.append(group)
 
     def run_in_background(self, work: Coroutine[Any, Any, object]) -> None:
         """Run ``work`` in the background; closing the back end waits for it."""

@@ -7,6 +7,7 @@ number that another process received later does not protect leftovers.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -81,7 +82,19 @@ def sweep_folders(kind: str) -> list[Path]:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove ``folder``, however deep code inside made it; ignore errors."""
+    """Remove ``folder``, however deep code inside made it and whatever modes it set; ignore errors."""
+    _remove_readable(folder)
+    if os.path.lexists(folder):
+        # Only the owner of a folder without permissions can open it, and only after a change of its mode.
+        for parent, names, _ in os.walk(folder):
+            for path in (os.path.join(parent, name) for name in names):
+                with contextlib.suppress(OSError):
+                    if not os.path.islink(path):
+                        os.chmod(path, 0o700)
+        _remove_readable(folder)
+
+
+def _remove_readable(folder: Path) -> None:
     try:
         shutil.rmtree(folder, ignore_errors=True)
     except RecursionError:

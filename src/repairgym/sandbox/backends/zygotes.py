@@ -37,6 +37,7 @@ _START_TIMEOUT_S = 60.0
 _REMOUNT_TIMEOUT_S = 30.0
 _LISTEN_TIMEOUT_S = 30.0
 _BUSY_WAIT_S = 0.005
+_NUM_LOOKS = 20
 _CHUNK_BYTES = 1 << 16
 
 
@@ -199,6 +200,18 @@ class Zygote:
         with contextlib.suppress(SandboxLostError, OSError):
             (await _send(self._control, request)).close()
 
+    async def is_gone(self) -> bool:
+        """Return True when the process has ended; waits a moment for one that is about to."""
+        for _ in range(_NUM_LOOKS):
+            try:
+                if self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b"":
+                    return True
+            except BlockingIOError:
+                await asyncio.sleep(_BUSY_WAIT_S)
+            except OSError:
+                return True
+        return False
+
     def close(self) -> None:
         """End the zygote and all its sandboxes."""
         self._control.close()
@@ -263,9 +276,11 @@ class ZygotePool:
         for key in idle[: max(0, len(self._zygotes) - self._max_zygotes + 1)]:
             self._forget(key)
 
-    def forget(self, spec: SandboxSpec) -> None:
-        """End the zygote of ``spec``; the next `get` starts a new one."""
-        self._forget(_key(spec))
+    def forget(self, spec: SandboxSpec, zygote: Zygote) -> None:
+        """End ``zygote`` if it still is the one of ``spec``; the next `get` starts a new one."""
+        key = _key(spec)
+        if self._zygotes.get(key) is zygote:
+            self._forget(key)
 
     def _forget(self, key: _Key) -> None:
         zygote = self._zygotes.pop(key, None)

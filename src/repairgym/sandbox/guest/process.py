@@ -16,8 +16,8 @@ import traceback
 from typing import Callable, List, NamedTuple, Optional, Union
 
 from . import syscalls
-from .deadlines import Deadline, Scheduled, scheduled
-from .reaping import Accounting, SignalAll, Usage, children_cpu_s, descendants, end_all
+from .deadlines import Deadline, Scheduled, descendants, scheduled
+from .reaping import Accounting, SignalAll, Usage, children_cpu_s, end_all
 
 _READY_FD = 4
 """Descriptor on which the child reports that it is confined; closed before untrusted code runs."""

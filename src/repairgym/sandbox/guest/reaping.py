@@ -17,6 +17,8 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
+from .deadlines import descendants
+
 _MAX_TEXT_BYTES = 4096
 _KIB = 1024
 SignalAll = Callable[[int], None]
@@ -49,29 +51,6 @@ def signal_descendants(number: int) -> None:
     for pid in descendants():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-
-
-def _parent(pid: str) -> Optional[int]:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[1])
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def descendants() -> List[int]:
-    """Return all processes below this one."""
-    children: Dict[Optional[int], List[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            children.setdefault(_parent(name), []).append(int(name))
-    below_us: List[int] = []
-    pending = [os.getpid()]
-    while pending:
-        below = children.get(pending.pop(), [])
-        below_us += below
-        pending += below
-    return below_us
 
 
 # --- usage ------------------------------------------------------------------------------------------------------------

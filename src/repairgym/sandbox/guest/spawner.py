@@ -140,7 +140,13 @@ def _report_failure(control: int, error: BaseException) -> None:
 
 
 def _fork_zygote(request: Dict[str, Any], control: int, log: int, host: socket.socket, host_pidfd: int) -> None:
-    if os.fork() != 0:
+    try:
+        pid = os.fork()
+    except OSError as error:
+        # A machine without room for another process loses this start, not the zygotes that live.
+        os.write(log, f"no process could be started: {error}".encode())
+        pid = -1
+    if pid != 0:
         os.close(control)
         os.close(log)
         return

@@ -7,6 +7,7 @@ pid namespace; when the control socket closes, the zygote ends and the kernel en
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -79,8 +80,13 @@ class Zygote:
 
     def _fork(self, request: Dict[str, Any], fds: List[int]) -> None:
         """Fork a sandbox into a new pid namespace, from the mount namespace of the requested snapshot if any."""
-        syscalls.unshare(syscalls.CLONE_NEWPID)
-        pid = os.fork()
+        try:
+            pid = self._fork_inside()
+        except OSError as error:
+            # A machine without room for another process loses this start, not the sandboxes that live.
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fds[0])) as connection:
+                wire.send(connection, wire.describe_error(error))
+            return
         if pid == 0:
             try:
                 self._become_child(request.get("snapshot"))
@@ -90,6 +96,15 @@ class Zygote:
         self._sandboxes[request["id"]] = pid
         # Another new pid namespace can be made only from the own one.
         syscalls.setns(self._own_pid_namespace, syscalls.CLONE_NEWPID)
+
+    def _fork_inside(self) -> int:
+        """Fork into a new pid namespace; where that fails, later children have the own one."""
+        syscalls.unshare(syscalls.CLONE_NEWPID)
+        try:
+            return os.fork()
+        except OSError:
+            syscalls.setns(self._own_pid_namespace, syscalls.CLONE_NEWPID)
+            raise
 
     def _become_child(self, snapshot: Optional[int]) -> None:
         if snapshot is not None:
