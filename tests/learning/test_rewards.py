@@ -223,7 +223,9 @@ def test_a_branch_has_no_say_in_the_states_that_it_shares(trajectory_maker, task
     def visit(id_, states, kind, num_shared=0):
         made = trajectory_maker(id_, kind=kind)
         turns = tuple(made.turns[0].model_copy(update={"state": state}) for state in states)
-        return replace(made, turns=turns, parent=Parent(trajectory_id="d", num_turns=num_shared) if num_shared else None)
+        return replace(
+            made, turns=turns, parent=Parent(trajectory_id="d", num_turns=num_shared) if num_shared else None
+        )
 
     chains = [visit("a", "sx", PASSED), visit("b", "sx", PASSED), visit("c", "sz", PASSED), visit("d", "sz", FAILED)]
     # c: V(s) = (2 + 6/7) / 4 and V(z) = (0 + 6/7) / 2, a drop of 0.4; counted there, the branches would make it 0.06.
