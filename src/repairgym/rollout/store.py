@@ -312,7 +312,7 @@ class RunStore(StoreConnection):
             status = "interrupted"
             raise
         finally:
-            del self._measured[name]
+            self._measured.pop(name, None)
             self.end_phase(name, status=status, cpu_s=usage.cpu_s, peak_rss_bytes=usage.peak_bytes, detail=more)
 
     def phase_status(self, name: str) -> str:
