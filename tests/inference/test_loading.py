@@ -131,3 +131,10 @@ def test_a_folder_is_replaced_in_one_step_and_leftovers_of_killed_processes_go(t
     replace_folder(new, folder)
     assert (folder / "text").read_text() == "new"
     assert sorted(path.name for path in tmp_path.iterdir()) == [".n.7.tmp", "m"]
+
+
+def test_a_folder_stays_where_there_is_no_new_one(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    with pytest.raises(FileNotFoundError):
+        replace_folder(tmp_path / "missing", tmp_path / "m")
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]

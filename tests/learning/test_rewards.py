@@ -18,6 +18,7 @@ from repairgym.config.recipes import DemoConfig, RlCommandConfig
 from repairgym.errors import ConfigError
 from repairgym.learning.advantages import group_advantages
 from repairgym.learning.rewards import SHAPINGS, make_shaping, raw_rewards
+from repairgym.ledger import Parent
 from repairgym.records import Finding, TestOutcome, TestResult, VerdictKind
 
 CONFIGS = (
@@ -216,6 +217,21 @@ def test_a_success_with_a_drop_moment_is_worth_less(trajectory_maker, task):
     assert shaping(task, [group[2], group[5]]) == (1.0, None)
     with pytest.raises(ConfigError, match="drop_moment"):
         shaping(task, [visit("a", "s", PASSED), trajectory_maker("b", kind=FAILED)])
+
+
+def test_a_branch_has_no_say_in_the_states_that_it_shares(trajectory_maker, task):
+    def visit(id_, states, kind, num_shared=0):
+        made = trajectory_maker(id_, kind=kind)
+        turns = tuple(made.turns[0].model_copy(update={"state": state}) for state in states)
+        return replace(
+            made, turns=turns, parent=Parent(trajectory_id="d", num_turns=num_shared) if num_shared else None
+        )
+
+    chains = [visit("a", "sx", PASSED), visit("b", "sx", PASSED), visit("c", "sz", PASSED), visit("d", "sz", FAILED)]
+    # c: V(s) = (2 + 6/7) / 4 and V(z) = (0 + 6/7) / 2, a drop of 0.4; counted there, the branches would make it 0.06.
+    branches = [visit(f"e{number}", "szyy", PASSED, 2) for number in range(4)]
+    config = DropMomentConfig(threshold=0.2)
+    assert make_shaping(config, 30)(task, [*chains, *branches])[2] == 0.5
 
 
 def test_turns_without_a_thought_earn_a_bonus_below_a_success(trajectory_maker, task):

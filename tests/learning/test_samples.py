@@ -14,6 +14,7 @@ from repairgym.learning.samples import (
     split_histories,
     supervised_sample,
     text_sample,
+    without_thoughts,
 )
 from repairgym.ledger import LedgerBuilder
 from repairgym.records import StopReason, Trajectory, Turn, Verdict, VerdictKind
@@ -87,6 +88,18 @@ def test_advantages_count_where_tokens_are_learned() -> None:
 
 def test_text_learns_everything_but_the_first_token() -> None:
     assert text_sample([5, 6, 7]).weight.tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("ids", "left"),
+    [
+        ([8, 7, 8, 9, 2, 3, 8, 9, 4], [2, 3, 4]),  # opened twice, closed once
+        ([1, 9, 2, 8, 3, 9, 4], [1, 2, 4]),  # closed before it was opened
+        ([1, 8, 2, 9, 3, 8, 4], [1, 3]),  # never closed
+    ],
+)
+def test_the_first_end_closes_a_thought(ids: list[int], left: list[int]) -> None:
+    assert without_thoughts(new_sample([0, *ids], []), 8, 9).token_id.tolist() == [0, *left]
 
 
 def test_unusable_samples_are_rejected() -> None:

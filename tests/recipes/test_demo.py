@@ -8,7 +8,7 @@ from repairgym.config.learning import AlgorithmConfig, OptimizerConfig, RftConfi
 from repairgym.config.loading import load_config, to_toml
 from repairgym.config.recipes import CollectConfig, DemoConfig, EvaluationConfig, RlConfig
 from repairgym.config.selection import TrainingSelection
-from repairgym.errors import InputError
+from repairgym.errors import ConfigError, InputError
 from repairgym.inference.loading import shipped_base
 from repairgym.recipes.demo import Demo
 from repairgym.recipes.plan import Budget, plan_demo
@@ -87,6 +87,12 @@ def test_runs_every_phase_and_resumes_to_the_same_store(folder, base, make_pool)
     summary = json.loads((folder / "summary.json").read_text())
     assert page.stat().st_size > 10_000
     assert {"rft", "rl", "base", "sft", "random"} <= {row["stage"] for row in summary["stages"]}
+
+
+def test_thoughts_are_removed_by_the_tokenizer_of_the_start(folder, base, make_pool):
+    cut = config(base).model_copy(update={"sft": SftConfig(optimizer=FAST, thoughts="remove")})
+    with pytest.raises(ConfigError, match="lacks <think>, </think>"):  # those of the tiny base
+        Demo(cut, folder, open_pool=lambda setup: make_pool(folder)).run()
 
 
 def test_small_budgets_still_have_every_phase():

@@ -48,7 +48,7 @@ from repairgym.recipes.dapo_two_stage import (
 )
 from repairgym.recipes.distill_then_grpo import distill_then_grpo
 from repairgym.recipes.rft import rft
-from repairgym.recipes.step_dpo import action_pairs, step_dpo
+from repairgym.recipes.step_dpo import action_pairs, step_dpo, stored_pairs
 from repairgym.records import VerdictKind
 from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.store import RunStore
@@ -125,8 +125,10 @@ def test_two_stages_with_other_tasks_and_a_longer_context(student, run_in):
         stage_2=stage.model_copy(update={"yarn_factor": 2.0}),
         select=SolveRateConfig(below=1.0, min_samples=6),
     )
-    for _ in range(2):  # the second call finds everything done
-        dapo_two_stage(run_in(student), config)
+    dapo_two_stage(run_in(student), config)
+    # The second call finds everything done, and the first stage, which the second has begun from, stays as it is.
+    more = stage.model_copy(update={"rl": RL.model_copy(update={"max_iterations": 2})})
+    dapo_two_stage(run_in(student), config.model_copy(update={"stage_1": more}))
     start = json.loads((student / "checkpoints/start/config.json").read_text())
     longer = json.loads((student / "checkpoints/stage-2/config.json").read_text())
     assert longer["max_position_embeddings"] == 2 * start["max_position_embeddings"]
@@ -295,6 +297,26 @@ def test_pairs_are_siblings_whose_values_differ(trajectory_maker):
     assert action_pairs(found[:1], 0.5, 10) == []
     # Taken twice with one success of two, an action is worth one half.
     assert action_pairs([*found, trajectory_maker("e", steps=bad)], 0.6, 10) == []
+
+
+def test_pairs_of_a_stored_run_do_not_depend_on_the_order_in_which_episodes_ended(trajectory_maker, tmp_path):
+    # After each of two first actions one second action passed and one failed: equal gaps.
+    made = [
+        trajectory_maker(
+            f"{first}{second}",
+            steps=(("edit", f"@3 {first}", "ok", ""), ("edit", f"@4 {second}", "ok", "")),
+            kind=VerdictKind.PASSED if second == "x" else VerdictKind.FAILED,
+        )
+        for first in "ab"
+        for second in "xy"
+    ]
+    found = []
+    for number, order in enumerate((made, made[::-1])):
+        with RunStore.create(tmp_path / f"{number}.db") as store:
+            for trajectory in order:
+                store.add_trajectory(trajectory, phase="rollout", step=0, split="train")
+            found.append(stored_pairs(store, StepDpoCommandConfig(phase="rollout", min_gap=0.5, max_per_task=1)))
+    assert len({pairs[0].chosen.token_id.tobytes() for pairs in found}) == 1
 
 
 def test_an_extended_context_loads_with_more_positions(base, tmp_path):

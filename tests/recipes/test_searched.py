@@ -11,9 +11,10 @@ from repairgym.agent.expert import Expert
 from repairgym.agent.tools.window_edits import CompactEdit
 from repairgym.config.exploration import SearchTreeConfig
 from repairgym.config.learning import OptimizerConfig, SftConfig, StepDpoConfig
+from repairgym.config.loading import load_config
 from repairgym.config.rounds import AgentQConfig, DaggerConfig
 from repairgym.config.selection import TrainingSelection
-from repairgym.errors import TaskError
+from repairgym.errors import ConfigError, TaskError
 from repairgym.inference.loading import load_tokenizer
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.learning.samples import policy_sample
@@ -72,6 +73,7 @@ def test_tokens_of_the_expert_are_never_learned_as_the_policys(open_run, tmp_pat
             policy_sample(episodes[0], 1.0)
     samples = expert_samples(episodes, run.tasks, renderer)
     assert len(samples) == len(spans)
+    assert {sample.group_id for sample in samples} == {"train-0", "train-1"}, "a task is held out whole"
     places = [(episode, turn) for episode in episodes for turn in episode.turns]
     for sample, (episode, turn) in zip(samples, places, strict=True):
         history = episode.ledger.prompt_of(turn.action_span)
@@ -80,6 +82,14 @@ def test_tokens_of_the_expert_are_never_learned_as_the_policys(open_run, tmp_pat
         assert sample.weight[len(history) :].all()
     said = [renderer.decode(s.token_id[s.weight > 0].tolist()) for s in samples]
     assert {"edit < => <= @2", "test", "submit"} <= set(said)
+
+
+def test_settings_that_nothing_reads_are_errors() -> None:
+    for wrong in ("sft.thoughts=remove", "sft.is_paired=true", "sft.is_format_error_masked=true"):
+        with pytest.raises(ConfigError, match=r"leave sft\.thoughts, sft\.is_paired and"):
+            load_config(DaggerConfig, None, [wrong])
+    with pytest.raises(ConfigError, match=r"leave tree\.num_learned out"):
+        load_config(AgentQConfig, None, ["tree.num_learned=4"])
 
 
 @pytest.mark.slow

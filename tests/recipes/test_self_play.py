@@ -171,6 +171,20 @@ def test_the_control_keeps_its_tasks(open_play: Callable[[Path], Run], built: Ta
     run.store.close()
 
 
+def test_a_round_that_the_next_has_begun_from_stays_as_it_is(
+    open_play: Callable[[Path], Run], built: TaskStore, tmp_path: Path
+) -> None:
+    run = open_play(tmp_path / "run")
+    static = SelfPlayConfig(num_rounds=2, is_static=True, rollout=small_rollout(), rl=PLAY.rl)
+    self_play(run, built, static)
+    num_rows = len(run.store.rows(phase="rl-0"))
+    grown = PLAY.rl.model_copy(update={"max_iterations": PLAY.rl.max_iterations + 1})
+    self_play(run, built, static.model_copy(update={"rl": grown}))
+    assert len(run.store.rows(phase="rl-0")) == num_rows
+    assert len(run.store.rows(phase="rl-1")) > num_rows
+    run.store.close()
+
+
 @pytest.fixture
 def located() -> Task:
     return scripted_task()

@@ -149,6 +149,33 @@ def test_phase_that_raises_is_failed_and_can_resume(store):
     assert phase.peak_rss_bytes > 1 << 20
 
 
+KILLED = """
+import os, signal, sys, time
+from pathlib import Path
+from repairgym.rollout.store import RunStore
+store = RunStore.open(Path(sys.argv[1]))
+with store.phase("rl"):
+    started = time.process_time()
+    while time.process_time() - started < 0.3:
+        pass
+    store.add_metrics("rl", 0, {"loss": 1.0})
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_seconds_of_a_killed_phase_count_up_to_its_last_note(store):
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", KILLED, str(store.path)], check=False)
+        assert store.phase_status("rl") == "running"
+    with store.phase("rl"):
+        pass
+    (phase,) = store.phases()
+    assert (phase.status, phase.detail) == ("done", {})
+    assert phase.cpu_s > 0.6
+    assert 0.6 < phase.wall_s < 60.0
+    assert phase.peak_rss_bytes > 1 << 20
+
+
 def test_ending_a_phase_that_does_not_run_is_refused(store):
     with pytest.raises(InputError, match="unknown, not running"):
         store.end_phase("rl")

@@ -323,6 +323,24 @@ def test_validation_takes_the_chosen_tasks_and_tracks_pass_at_n(tmp_path, open_t
     assert dict(run.store.metrics("rl", "validation/pass_at_3"))[1] == float(any(passed))
 
 
+def test_a_validation_that_a_kill_cut_off_is_made_up_for(tmp_path, open_taught):
+    run = open_taught(tmp_path)
+    config = RL.model_copy(update={"max_iterations": 1, "validation_every": 1, "num_validation_samples": 3})
+    list(RLLoop(run, config, "sft").iterations())  # as if the kill had come behind the update
+    assert run.store.metrics("rl", "validation/pass_at_1") == []
+    run_rl_stage(run, config, "sft", "rl")
+    assert [step for step, _ in run.store.metrics("rl", "validation/pass_at_1")] == [1]
+    assert len(run.store.rows(phase="eval/rl-step-0001/validation")) == 3
+
+
+def test_a_resumed_stage_that_is_over_samples_no_more(tmp_path, open_taught):
+    run = open_taught(tmp_path)
+    next(RLLoop(run, RL, "sft").iterations())
+    run_rl_stage(run, RL.model_copy(update={"validation_every": 0}), "sft", "rl", is_over=lambda: True)
+    assert {row.step for row in run.store.rows(phase="rl")} == {0}
+    assert run.store.phase_status("rl") == "done"
+
+
 def test_validation_that_is_asked_for_must_exist_and_the_default_may_be_absent(tmp_path, open_run):
     run = open_run(tmp_path)
     lines: list[str] = []

@@ -183,10 +183,10 @@ def test_the_gate_asks_for_demonstrations_where_successes_are_few(
     groups = make_trajectory_groups([*hard, *easy, *unknown])
     gate = Demonstrations(store, GatedDemonstrationConfig(coefficient=0.2, min_successes=2))
     samples, coefficient = gate.choose(groups, 0)
-    assert [sample.group_id for sample in samples] == ["teacher/hard"]
+    assert [sample.group_id for sample in samples] == ["hard"]
     assert coefficient == 0.2
     decay = Demonstrations(store, DecayingDemonstrationConfig(coefficient=0.2, num_iterations=4))
-    assert [sample.group_id for sample in decay.choose(groups, 2)[0]] == ["teacher/hard", "teacher/easy"]
+    assert [sample.group_id for sample in decay.choose(groups, 2)[0]] == ["hard", "easy"]
     assert decay.choose(groups, 4) == ([], 0.0)
 
 

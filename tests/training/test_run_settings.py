@@ -3,7 +3,7 @@
 import pytest
 
 from repairgym.config.loading import load_config
-from repairgym.config.recipes import RlCommandConfig
+from repairgym.config.recipes import RlCommandConfig, TwoStageConfig
 from repairgym.errors import InputError
 from repairgym.training.run_settings import CONFIGS_FOLDER, CallConfig, keep_config
 
@@ -38,6 +38,19 @@ def test_settings_of_time_and_machine_may_change(tmp_path):
     )
     keep_config(tmp_path, later)
     assert kept(tmp_path) == later.config
+
+
+def test_bounds_of_stages_may_change_and_attempts_of_an_episode_may_not(tmp_path):
+    def two(*overrides):
+        return CallConfig("train-dapo_two_stage", load_config(TwoStageConfig, None, overrides))
+
+    keep_config(tmp_path, two())
+    later = two("stage_1.rl.max_sampled_tokens=1000", "stage_2.rollout.max_attempts=5")
+    keep_config(tmp_path, later)
+    keep_config(tmp_path, call("rollout.pipeline.type=full"))
+    for changed in ("rollout.pipeline.max_attempts=7", "rollout.grading.max_attempts=7"):
+        with pytest.raises(InputError, match="max_attempts=7"):
+            keep_config(tmp_path, call("rollout.pipeline.type=full", changed))
 
 
 def test_max_staleness_may_not_change(tmp_path):

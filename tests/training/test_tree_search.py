@@ -14,7 +14,7 @@ from repairgym.config.loading import load_config
 from repairgym.config.recipes import RlCommandConfig
 from repairgym.errors import ConfigError
 from repairgym.ledger import Parent
-from repairgym.records import Trajectory
+from repairgym.records import OVERLONG, Trajectory
 from repairgym.training.rollout_batch import advantages_of, make_trajectory_groups, samples_of
 from repairgym.training.tree_search import grow_tree, learned_leaves, next_place, uct
 from repairgym.training.trees import plan_groups
@@ -95,6 +95,17 @@ def test_what_is_learned_changes_no_advantage(trajectory_maker: Maker) -> None:
     assert {sample.trajectory_id for sample in samples} == {"m0", "m1"}
     everything = {s.trajectory_id: s.advantage for s in samples_of([group], advantages, algorithm)}
     assert all(sample.advantage == everything[sample.trajectory_id] for sample in samples)
+
+
+def test_an_over_long_leaf_takes_no_place_of_a_learned_one(trajectory_maker: Maker) -> None:
+    kinds = [PASSED, *[FAILED] * 5]
+    members = [member(trajectory_maker, f"m{n}", "sxy", kind) for n, kind in enumerate(kinds)]
+    members[1] = replace(members[1], stop_reason=OVERLONG[0])
+    (group,) = make_trajectory_groups(members)
+    for overlong, learned in (("penalize", {"m0", "m1"}), ("drop", {"m0", "m2"})):
+        algorithm = AlgorithmConfig(overlong=overlong)
+        samples = samples_of([group], advantages_of([group], algorithm), algorithm, num_learned=2)
+        assert {sample.trajectory_id for sample in samples} == learned
 
 
 def test_settings_that_cannot_hold_are_errors() -> None:

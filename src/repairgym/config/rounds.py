@@ -46,6 +46,11 @@ class DaggerConfig(Record):
                 f"rollout.pipeline.type={self.rollout.pipeline.type!r}: the expert speaks compact actions only; "
                 "expected 'compact'"
             )
+        if self.sft.thoughts != "keep" or self.sft.is_paired or self.sft.is_format_error_masked:
+            raise ValueError(
+                "the expert's actions have neither thoughts nor format errors; leave sft.thoughts, sft.is_paired and "
+                "sft.is_format_error_masked out"
+            )
         return self
 
 
@@ -102,6 +107,8 @@ class AgentQConfig(Record):
     @model_validator(mode="after")
     def _can_search(self) -> Self:
         check_tree(self.tree, self.num_leaves, self.rollout.agent.type)
+        if self.tree.num_learned is not None:
+            raise ValueError("the pairs are of all leaves of the search, so leave tree.num_learned out")
         return self
 
 

@@ -142,7 +142,12 @@ def replace_folder(new: Path, folder: Path) -> None:
     After a kill at any moment ``folder`` is the old one or the new one. If the file system cannot exchange names, the
     old one is moved aside first, and a kill between the two steps leaves none. Leftovers of killed processes next to
     ``folder`` are removed, so no other process may write it.
+
+    Raises:
+        FileNotFoundError: there is no ``new``; nothing was changed.
     """
+    # First: below, a failed exchange is taken for a file system that has none, and the old one is moved aside.
+    new.stat()
     if not folder.exists():
         new.rename(folder)
     elif _exchange(new, folder):

@@ -103,8 +103,8 @@ def drop_moment(config: DropMomentConfig, max_turns: int, task: Task, group: Seq
     """Return 1 for a success, 1 - discount for one with a drop moment, 0 for a failure (URSA, arXiv 2501.04686).
 
     With V_j the value of the state in which turn j starts, the drop is max over j of (V_j - V_{j+1}) / V_j, and a drop
-    moment is one above ``threshold``. A member's own reward is left out of its values. A group of one valid member has
-    nobody to count.
+    moment is one above ``threshold``. A member's own reward is left out of its values, and a branch counts only where
+    it acted itself. A group of one valid member has nobody to count.
 
     Raises:
         ConfigError: turns have no state.
@@ -119,7 +119,14 @@ def drop_moment(config: DropMomentConfig, max_turns: int, task: Task, group: Seq
             "agents, older stores); choose reward.type='terminal'"
         )
     rewards = [group[number].verdict.reward for number in valid]
-    values = state_values(states, rewards, prior_weight=config.prior_weight, is_own_counted=False)
+    parents = [group[number].parent for number in valid]
+    values = state_values(
+        states,
+        rewards,
+        prior_weight=config.prior_weight,
+        is_own_counted=False,
+        num_shared=[parent.num_turns if parent else 0 for parent in parents],
+    )
     drops = {group[number].id: _largest_drop(value) for number, value in zip(valid, values, strict=True)}
 
     def discounted(member: Trajectory) -> float:

@@ -34,6 +34,7 @@ class Sample:
     advantage: float | np.ndarray = 1.0
     """Of the whole sequence, or [tokens] float32 of each token."""
     group_id: str = ""
+    """Of a policy sample the group of its trajectory, of an imitated one its task."""
     trajectory_id: str = ""
     """Samples of one trajectory, the branches of a forked history, have one id; empty: a trajectory of its own."""
     turn: np.ndarray | None = None
@@ -96,7 +97,8 @@ def supervised_sample(trajectory: Trajectory, *, is_format_error_masked: bool = 
     weight = _action_weight(
         trajectory, [turn.error == "format" and is_format_error_masked for turn in trajectory.turns]
     )
-    return Sample(ledger.token_id, weight, np.zeros(len(ledger), dtype=np.float32), group_id=trajectory.group_id)
+    # Not the trajectory's own group, which is of one phase and one chain: a task is held out with all its samples.
+    return Sample(ledger.token_id, weight, np.zeros(len(ledger), dtype=np.float32), group_id=trajectory.task_id)
 
 
 def policy_sample(
@@ -226,9 +228,12 @@ def thought_token_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[int, int]:
 
 
 def without_thoughts(sample: Sample, start_id: int, end_id: int) -> Sample:
-    """Return ``sample`` without its thoughts and their marks; an unclosed thought extends to the end."""
+    """Return ``sample`` without its thoughts and all their marks.
+
+    As the agent loop reads it, the first end closes a thought, whatever was opened in it. An unclosed thought extends
+    to the end.
+    """
     is_start, is_end = sample.token_id == start_id, sample.token_id == end_id
-    # Depth counts an end only after its token, so that the mark is cut too.
-    depth = np.cumsum(is_start) - np.cumsum(np.append(False, is_end[:-1]))
-    is_outside = depth <= 0
+    last_mark = np.maximum.accumulate(np.where(is_start | is_end, np.arange(len(sample)), -1))
+    is_outside = ~((last_mark >= 0) & is_start[last_mark] | is_end)
     return replace(sample, **{name: array[is_outside] for name, array in sample.arrays().items()})

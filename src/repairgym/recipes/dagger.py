@@ -68,6 +68,6 @@ def expert_samples(episodes: Iterable[Trajectory], tasks: dict[str, Task], rende
                 history, ids = episode.ledger.prompt_of(turn.action_span), renderer.action_ids(action)
                 weight = np.repeat(np.array([0.0, 1.0], np.float32), [len(history), len(ids)])
                 token_id = np.array([*history, *ids], np.int32)
-                samples.append(Sample(token_id, weight, np.zeros(len(token_id), np.float32), group_id=episode.group_id))
+                samples.append(Sample(token_id, weight, np.zeros(len(token_id), np.float32), group_id=episode.task_id))
             expert.observe(turn.action, turn.observation)
     return samples

@@ -13,7 +13,7 @@ from repairgym.errors import TaskError
 from repairgym.inference.stretching import stretch_folder
 from repairgym.rollout.store import RunStore
 from repairgym.sizing.positions import read_positions
-from repairgym.training.rl_loop import OpenRun, run_rl_stage
+from repairgym.training.rl_loop import OpenRun, has_successor, run_rl_stage
 from repairgym.training.run import Run
 
 START = "start"
@@ -23,13 +23,16 @@ STAGE_1, STAGE_2 = "stage-1", "stage-2"
 def dapo_two_stage(open_run: OpenRun, config: TwoStageConfig) -> None:
     """From checkpoint ``start`` to ``stage-1`` and ``stage-2``; a killed run resumes.
 
+    ``stage-1`` stays as it is once ``stage-2`` has begun from it, also where its bounds have grown.
+
     Raises:
         ConfigError: no training task.
         TaskError: none is left for the second stage.
     """
     with open_run(config.stage_1.rollout) as run:
-        start = extend(run, START, config.stage_1.yarn_factor)
-        run_rl_stage(run, config.stage_1.rl, start, STAGE_1, config.watch.alarms)
+        if not has_successor(run, STAGE_1, (STAGE_2,)):
+            start = extend(run, START, config.stage_1.yarn_factor)
+            run_rl_stage(run, config.stage_1.rl, start, STAGE_1, config.watch.alarms)
         task_ids = select_tasks_again(run, config.select)
         start = extend(run, STAGE_1, config.stage_2.yarn_factor)
     with open_run(config.stage_2.rollout) as run:

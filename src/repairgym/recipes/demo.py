@@ -134,7 +134,8 @@ class Demo:
         """Collect successes of ``policy`` in ``phase``; train checkpoint ``start`` on them to ``stage``."""
 
         def fit() -> None:
-            samples = supervised_samples(collect_successes(run, policy, collect, phase), config)
+            tokenizer = load_tokenizer(run.checkpoint(start))
+            samples = supervised_samples(collect_successes(run, policy, collect, phase), config, tokenizer)
             fit_samples(run.checkpoint(start), run.checkpoint(stage), samples, config, run.store, run.progress)
 
         self._phase(phase, lambda: collect_successes(run, policy, collect, phase))
@@ -163,7 +164,7 @@ class Demo:
         """Train on the RFT set from the RFT policy for the CPU seconds that RL used (a control)."""
         successes = collect_successes(run, run.policy(self._start), self._config.own, OWN)
         rl_cpu_s = next(row.cpu_s for row in self._store.phases() if row.name == RL)
-        samples = supervised_samples(successes, self._config.rft)
+        samples = supervised_samples(successes, self._config.rft, load_tokenizer(run.checkpoint(RFT)))
         continue_supervised(run, RFT, CONTINUED, samples, self._config.rft, rl_cpu_s)
 
 

@@ -7,7 +7,8 @@
 
 Reads certified mutations. Makes, in the run folder, ``tasks`` (those of all generations), ``generations/N`` and the
 checkpoint ``self_play``. Guarantees: validation and test tasks never change; a bug is injected where the agent of a
-task may edit, and becomes a task like any other bug; nothing comes from an exploited injection; a killed run resumes.
+task may edit, and becomes a task like any other bug; nothing comes from an exploited injection; a killed run resumes; a
+stage stays as it is once the next one has begun from it, also where its bounds have grown.
 """
 
 from collections import Counter
@@ -29,7 +30,7 @@ from repairgym.tasks.mutation.text_edits import INJECTED
 from repairgym.tasks.selection import select_tasks
 from repairgym.tasks.sources.evolved import LeftBug, text_digest
 from repairgym.tasks.store import MANIFEST_FILE, TaskStore
-from repairgym.training.rl_loop import run_rl_stage, state_name
+from repairgym.training.rl_loop import has_successor, run_rl_stage, state_name
 from repairgym.training.rollout_batch import RolloutBatch, advantages_of, make_trajectory_groups, samples_of
 from repairgym.training.run import Run
 from repairgym.training.updates import UpdateWork
@@ -59,7 +60,8 @@ def self_play(run: Run, source: TaskStore, config: SelfPlayConfig, layers: Layer
             _save_tasks(run, source, previous)
             task_ids = newest if config.trained == "newest" else None
         stage = f"rl-{number}"
-        run_rl_stage(run, config.rl, current, stage, config.watch.alarms, task_ids)
+        if not has_successor(run, stage, (_learned_name(stage), _phase(number + 1), f"rl-{number + 1}")):
+            run_rl_stage(run, config.rl, current, stage, config.watch.alarms, task_ids)
         current = stage
         if number and number + 1 < config.num_rounds and config.num_injected_tasks:
             current = _learn_injections(run, config, previous, number, stage)
@@ -210,7 +212,7 @@ def _learn_injections(run: Run, config: SelfPlayConfig, generation: TaskStore, n
     if not samples:
         run.store.add_metrics(phase, 0, metrics)
         return stage
-    target = f"{stage}-injector"
+    target = _learned_name(stage)
     state = run.checkpoint(state_name(target))
     updates = UpdateWork(run.checkpoint(stage), state, config.rl).lead()
     if not updates.num_done:
@@ -220,6 +222,11 @@ def _learn_injections(run: Run, config: SelfPlayConfig, generation: TaskStore, n
     copy_folder(state / MODEL_FOLDER, run.checkpoint(target))
     updates.close()
     return target
+
+
+def _learned_name(stage: str) -> str:
+    """Return the name of ``stage`` after it has learned from injections."""
+    return f"{stage}-injector"
 
 
 def _metrics(batch: RolloutBatch) -> dict[str, float]:

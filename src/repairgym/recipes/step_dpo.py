@@ -42,9 +42,13 @@ def step_dpo(store: RunStore, start: Path, target: Path, config: StepDpoCommandC
 
 
 def stored_pairs(store: RunStore, config: StepDpoCommandConfig) -> list[Pair]:
-    """Return the pairs of a stored run; raises as `step_dpo` and `check_graded`."""
+    """Return the pairs of a stored run; raises as `step_dpo` and `check_graded`.
+
+    Sorted by id: the order in which episodes happened to end must not decide between equal gaps.
+    """
     check_graded(config.phase)
-    pairs = action_pairs(store.trajectories(phase=config.phase), config.min_gap, config.max_per_task)
+    stored = sorted(store.trajectories(phase=config.phase), key=lambda trajectory: trajectory.id)
+    pairs = action_pairs(stored, config.min_gap, config.max_per_task)
     if not pairs:
         raise TaskError(
             f"phase {config.phase!r} has no two actions after one history that differ by more than {config.min_gap} in "

@@ -53,7 +53,7 @@ class PhaseRow(Record):
     started_at: str | None = None
     ended_at: str | None = None
     wall_s: float = 0.0
-    """Seconds in which the phase ran, over all its resumptions; a killed stretch is not counted."""
+    """Seconds in which the phase ran, over all its resumptions; a killed one counts up to its last note."""
     cpu_s: float = 0.0
     peak_rss_bytes: int = 0
     """Memory of all processes at its peak (`TreeUsage`)."""

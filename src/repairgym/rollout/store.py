@@ -3,15 +3,19 @@
 Reads and makes trajectories, groups, metrics, phases and events. Invariants: one transaction per call, so a process
 killed at any moment loses at most the call it was in; a trajectory id is stored once; a group holds one task; a row has
 a reward exactly when its verdict is valid; a resumed phase adds to its seconds and keeps its first start, its peak is
-the largest seen. After a power cut the last commits can be missing, the file is whole (``synchronous=NORMAL``).
+the largest seen; of a killed one they are those of its last note (`note_usage`). After a power cut the last commits can
+be missing, the file is whole (``synchronous=NORMAL``).
 """
 
 import asyncio
 import json
 import math
+import sqlite3
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from repairgym.errors import InputError, Interrupted
@@ -35,10 +39,20 @@ from repairgym.rollout.usage import TreeUsage
 
 _ROW_COLUMNS = ", ".join(TrajectoryRow.model_fields)
 _PHASE_COLUMNS = ", ".join(PhaseRow.model_fields)
+_NOTE = "used_so_far"
+"""Key of a running phase's detail."""
+_NOTE_EVERY_S = 10.0
 
 
 class RunStore(StoreConnection):
     """One run's ``run.db``: `create` or `open` it, `close` it or use it as a context manager."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        """Hold an open connection; use `create` or `open`."""
+        super().__init__(path, connection)
+        self._measured: dict[str, TreeUsage] = {}
+        """Phases that run now."""
+        self._next_note_s = 0.0
 
     def add_trajectory(self, trajectory: Trajectory, *, phase: str, step: int, split: str) -> bool:
         """Store a trajectory in one transaction; False when its id is already there (nothing changes).
@@ -63,6 +77,7 @@ class RunStore(StoreConnection):
                 connection.execute("INSERT INTO parents VALUES (?, ?, ?)", values)
             if trajectory.cost_usd:
                 connection.execute("INSERT INTO costs VALUES (?, ?)", (number, trajectory.cost_usd))
+        self._note_in_time()
         return True
 
     def _is_stored(self, row: Mapping[str, Any]) -> bool:
@@ -227,13 +242,14 @@ class RunStore(StoreConnection):
             )
 
     def start_phase(self, name: str, detail: Mapping[str, Any] | None = None) -> None:
-        """Start or resume a phase; ``detail`` is merged into what is there."""
+        """Start or resume a phase; ``detail`` is merged into what is there, the use of a killed call is added up."""
         with self._transaction() as connection:
             connection.execute("INSERT OR IGNORE INTO phases (name, status) VALUES (?, 'planned')", (name,))
+            _add_killed(connection, name)
             connection.execute(
                 "UPDATE phases SET status = 'running', started_at = coalesce(started_at, ?1), resumed_at = ?1, "
                 "ended_at = NULL, detail = json_patch(detail, ?2) WHERE name = ?3",
-                (now(), json.dumps(detail or {}), name),
+                (now(), json.dumps({**(detail or {}), _NOTE: None}), name),
             )
 
     def end_phase(
@@ -255,8 +271,26 @@ class RunStore(StoreConnection):
             connection.execute(
                 "UPDATE phases SET status = ?, ended_at = ?, wall_s = wall_s + ?, cpu_s = cpu_s + ?, "
                 "peak_rss_bytes = max(peak_rss_bytes, ?), detail = json_patch(detail, ?) WHERE name = ?",
-                (status, ended_at, wall_s, cpu_s, peak_rss_bytes, json.dumps(detail or {}), name),
+                (status, ended_at, wall_s, cpu_s, peak_rss_bytes, json.dumps({**(detail or {}), _NOTE: None}), name),
             )
+
+    def note_usage(self) -> None:
+        """Store what the running phases have used since their last start, for the call that resumes them after a kill.
+
+        Metrics and trajectories do it by themselves, at most every 10 s.
+        """
+        self._next_note_s = time.monotonic() + _NOTE_EVERY_S
+        notes = [
+            (json.dumps({_NOTE: {"until": now(), "cpu_s": usage.cpu_s, "peak_rss_bytes": usage.peak_bytes}}), name)
+            for name, usage in tuple(self._measured.items())
+        ]
+        if notes:
+            with self._transaction() as connection:
+                connection.executemany("UPDATE phases SET detail = json_patch(detail, ?) WHERE name = ?", notes)
+
+    def _note_in_time(self) -> None:
+        if time.monotonic() >= self._next_note_s:
+            self.note_usage()
 
     @contextmanager
     def phase(self, name: str, detail: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
@@ -269,6 +303,7 @@ class RunStore(StoreConnection):
         self.start_phase(name, detail)
         status = "failed"
         usage = TreeUsage()
+        self._measured[name] = usage
         try:
             with usage:
                 yield more
@@ -277,6 +312,7 @@ class RunStore(StoreConnection):
             status = "interrupted"
             raise
         finally:
+            self._measured.pop(name, None)
             self.end_phase(name, status=status, cpu_s=usage.cpu_s, peak_rss_bytes=usage.peak_bytes, detail=more)
 
     def phase_status(self, name: str) -> str:
@@ -300,13 +336,14 @@ class RunStore(StoreConnection):
 
     def add_metrics(self, phase: str, step: int, values: Mapping[str, float]) -> None:
         """Store one number per name; a resumed step overwrites its own."""
-        time = now()
+        written_at = now()
         # SQLite keeps NaN as NULL; `metrics` turns it back
-        rows = [(phase, step, name, float(value), time) for name, value in values.items()]
+        rows = [(phase, step, name, float(value), written_at) for name, value in values.items()]
         with self._transaction() as connection:
             connection.executemany("INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?)", rows)
         for listener in self._listeners:
             listener(phase, step, values)
+        self._note_in_time()
 
     @contextmanager
     def listening(self, listener: Listener) -> Iterator[None]:
@@ -351,6 +388,20 @@ class RunStore(StoreConnection):
         """All events, oldest first."""
         rows = self._fetch("SELECT time, phase, kind, message FROM events ORDER BY number", ())
         return [Event(time=row[0], phase=row[1], kind=row[2], message=row[3]) for row in rows]
+
+
+def _add_killed(connection: sqlite3.Connection, name: str) -> None:
+    """Add what a phase that was never ended had used at its last note."""
+    query = "SELECT status, resumed_at, detail FROM phases WHERE name = ?"
+    status, resumed_at, detail = connection.execute(query, (name,)).fetchone()
+    note = json.loads(detail).get(_NOTE)
+    if status == "running" and note is not None:
+        wall_s = (datetime.fromisoformat(note["until"]) - datetime.fromisoformat(resumed_at)).total_seconds()
+        connection.execute(
+            "UPDATE phases SET wall_s = wall_s + ?, cpu_s = cpu_s + ?, peak_rss_bytes = max(peak_rss_bytes, ?) "
+            "WHERE name = ?",
+            (wall_s, note["cpu_s"], note["peak_rss_bytes"], name),
+        )
 
 
 def row_values(trajectory: Trajectory, phase: str, step: int, split: str) -> dict[str, Any]:

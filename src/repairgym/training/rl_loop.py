@@ -216,6 +216,16 @@ def state_name(phase: str) -> str:
     return f"{phase}-state"
 
 
+def has_successor(run: Run, stage: str, successors: Collection[str]) -> bool:
+    """Return True, and say so, where one of ``successors`` has begun from ``stage``, which must stay as it is then."""
+    for name in successors:
+        is_started = run.store.phase_status(name) not in ("missing", "planned")
+        if is_started or run.checkpoint(state_name(name)).exists():
+            run.progress(stage, 0, 0, f"not continued: {name} has begun from it")
+            return True
+    return False
+
+
 def run_rl_stage(
     run: Run,
     config: RlConfig,
@@ -236,7 +246,7 @@ def run_rl_stage(
         phase: Name of the trajectories, metrics and checkpoint.
         alarms: Bounds of the metrics.
         task_ids: Training tasks to use; None: all.
-        is_over: Called after each iteration; True ends the stage before `max_iterations`.
+        is_over: Called after each iteration, of earlier calls, too; True ends the stage before `max_iterations`.
         keeps_checkpoints: Validate the start as well, and keep the weights of each validation as checkpoint
             ``<phase>-step-<number>``; ``config.perturbation`` does so, too.
 
@@ -250,15 +260,16 @@ def run_rl_stage(
     if is_perturbed and not tests:
         raise ConfigError(f"rl.perturbation.type={config.perturbation.type!r} needs validation tasks; the run has none")
     with run.store.phase(phase):
-        if keeps_checkpoints:
+        # Also where a kill came between an update and the end of its validation.
+        if keeps_checkpoints or loop.num_done:
             _validate(run, loop, config, tests, keeps_checkpoints)
         with closing(loop.iterations()) as iterations:
-            for metrics in iterations:
+            while not (loop.num_done and is_over and is_over()):
+                if (metrics := next(iterations, None)) is None:
+                    break
                 detail = f"reward {metrics['rollout/reward_mean']:.2f}, {metrics['rollout/num_turns_mean']:.1f} turns"
                 run.progress(phase, loop.num_done, 0 if is_over else config.max_iterations, detail)
                 _validate(run, loop, config, tests, keeps_checkpoints)
-                if is_over and is_over():
-                    break
         loop.keep(phase)
     loop.close()
     run.progress(phase, 0, 0, describe_signal(run, phase))

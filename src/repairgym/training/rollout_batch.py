@@ -165,9 +165,10 @@ def samples_of(
     Negative advantages are weighted by ``negative_weight``. ``num_learned``: of each group only these leaves of a
     search, whose own turns are learned (`learned_leaves`); None: all.
     """
+    rewards = [_usable_rewards(group, config) for group in groups]
     chosen = [
-        set(range(len(group.members))) if num_learned is None else learned_leaves(group.rewards, num_learned)
-        for group in groups
+        set(range(len(group.members))) if num_learned is None else learned_leaves(usable, num_learned)
+        for group, usable in zip(groups, rewards, strict=True)
     ]
     return [
         policy_sample(
@@ -176,14 +177,21 @@ def samples_of(
             reward=reward,
             is_error_masked=config.is_error_masked,
         )
-        for group, advantage, learned in zip(groups, advantages, chosen, strict=True)
+        for group, usable, advantage, learned in zip(groups, rewards, advantages, chosen, strict=True)
         if not advantage.is_dropped
         for number, (member, reward, value) in enumerate(
-            zip(group.members, group.rewards, advantage.of_members(), strict=True)
+            zip(group.members, usable, advantage.of_members(), strict=True)
         )
-        if number in learned
-        if reward is not None and (config.overlong == "penalize" or member.stop_reason not in OVERLONG)
+        if number in learned and reward is not None
         for history in split_histories(member)
+    ]
+
+
+def _usable_rewards(group: Group, config: AlgorithmConfig) -> list[float | None]:
+    """Return the rewards of the members that may be learned; None for the others."""
+    return [
+        reward if config.overlong == "penalize" or member.stop_reason not in OVERLONG else None
+        for member, reward in zip(group.members, group.rewards, strict=True)
     ]
 
 

@@ -15,9 +15,10 @@ from repairgym.records import Record
 from repairgym.rollout.names import CONFIGS_FOLDER
 
 FREE = (
-    "*num_workers", "*max_in_flight", "*max_sandboxes", "*max_attempts", "*max_failures_in_row", "*drain_timeout_s",
+    "*num_workers", "*max_in_flight", "*max_sandboxes", "*rollout.max_attempts", "*endpoint.max_attempts",
+    "*max_failures_in_row", "*drain_timeout_s",
     "*layers.*", "*compute.*", "*save_every_steps", "*max_iterations", "watch.*", "cluster.*", "*base_url",
-    "rl.max_sampled_tokens", "*api_key_env", "*is_plain_http_allowed", "endpoint.max_*", "endpoint.*_s",
+    "*rl.max_sampled_tokens", "*api_key_env", "*is_plain_http_allowed", "endpoint.max_*", "endpoint.*_s",
     "*_per_minute", "*prices*",
 )  # fmt: skip
 """Keys (shell patterns) that a later call may set otherwise."""

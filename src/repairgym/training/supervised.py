@@ -6,6 +6,8 @@ on from its last saved state and ends with the weights of an unbroken one.
 """
 
 import hashlib
+import json
+import os
 import shutil
 import time
 from collections import Counter
@@ -18,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 from repairgym.config.learning import LastChoice, SftConfig
 from repairgym.config.recipes import CollectConfig
 from repairgym.errors import ConfigError, InputError, TaskError
-from repairgym.inference.loading import load_tokenizer, replace_folder, save_checkpoint
+from repairgym.inference.loading import load_tokenizer, replace_folder, save_checkpoint, weights_digest
 from repairgym.learning.checkpoints import STATE_FILE, load_training_state, save_training_state
 from repairgym.learning.export import save_model
 from repairgym.learning.learner import release_memory
@@ -38,6 +40,9 @@ from repairgym.rollout.names import SOLVE
 from repairgym.rollout.store import RunStore
 from repairgym.training.processes import assign
 from repairgym.training.run import Progress, Run
+
+_FIT_FILE = "fit.json"
+"""In the folder of a fitted model: the digest of what it was fitted to. Written last, gone with the folder."""
 
 
 def collect_successes(run: Run, policy: PolicyRef, config: CollectConfig, phase: str) -> list[Trajectory]:
@@ -132,20 +137,32 @@ def fit_samples(
 ) -> None:
     """Fit ``samples`` from model folder ``start`` and save model folder ``target``; metrics go under its name.
 
-    Its state lies next to ``target`` until it is done. Where there are several processes, the leader calls this.
+    Its state lies next to ``target`` until it is done. A ``target`` of the same samples, settings and start stays as
+    it is. Where there are several processes, the leader calls this.
 
     Raises:
         InputError: the saved state is of other samples or of another model.
     """
+    data = _digest(start, samples, config)
+    if _is_fitted(target, data):
+        progress(f"train {target.name}", 0, 0, "done in an earlier call: same samples, settings and start")
+        return
 
     def note(step: int, total: int, metrics: dict[str, float]) -> None:
         store.add_metrics(f"train/{target.name}", step, metrics)
         progress(f"train {target.name}", step, total, f"loss {metrics.get('train/loss', 0.0):.3f}")
 
-    work = FitWork(start, target, samples, config)
+    work = FitWork(start, target, samples, config, data)
     assign(work)
     _Stage(work, note).run()
+    (target / _FIT_FILE).write_text(json.dumps({"data": data}), encoding="utf-8")
     release_memory()
+
+
+def _is_fitted(target: Path, data: str) -> bool:
+    """Return True where the model folder ``target`` was fitted to what ``data`` is the digest of."""
+    file = target / _FIT_FILE
+    return file.is_file() and file.read_text(encoding="utf-8") == json.dumps({"data": data})
 
 
 @dataclass(frozen=True)
@@ -156,6 +173,8 @@ class FitWork:
     target: Path
     samples: list[Sample]
     config: SftConfig
+    data: str
+    """Digest of the start's weights, the samples and the settings."""
 
     def follow(self) -> None:
         """Take part in the leader's `fit_samples`."""
@@ -172,7 +191,7 @@ class _Stage:
         self._tokenizer = load_tokenizer(work.start)
         self._samples, self._validation = split_validation(work.samples, work.config)
         self._trainer = SftTrainer.for_samples(open_model(work.start), work.config, len(self._samples))
-        self._data = _digest(work.samples, work.config)
+        self._data = work.data
         self._selection = Selection(work.config.choice, self._resume())
 
     def run(self) -> None:
@@ -188,10 +207,18 @@ class _Stage:
                 save_training_state(learner, self._state, extra)
         if isinstance(self._config.choice, LastChoice):
             save_model(learner, self._tokenizer, self._target)
-        elif learner.world.is_leader:
+        # A kill behind the renaming leaves the target alone: the steps that are made again need not be better.
+        elif learner.world.is_leader and (self._candidate.exists() or not self._target.exists()):
             replace_folder(self._candidate, self._target)
         if learner.world.is_leader:
-            shutil.rmtree(self._state, ignore_errors=True)
+            self._forget_state()
+
+    def _forget_state(self) -> None:
+        """Remove the saved state in one step, so that a kill leaves no half of it to resume from."""
+        if self._state.exists():
+            unused = self._target.with_name(f".{self._target.name}.{os.getpid()}.old")
+            self._state.rename(unused)
+            shutil.rmtree(unused, ignore_errors=True)
 
     def _resume(self) -> float | None:
         if not (self._state / STATE_FILE).is_file():
@@ -199,8 +226,8 @@ class _Stage:
         extra = load_training_state(self._trainer.learner, self._state)
         if extra["data"] != self._data:
             raise InputError(
-                f"{self._state} was begun with other samples or settings; remove it to begin again, or resume with the "
-                "same trajectories and configuration"
+                f"{self._state} was begun with other samples, settings or start weights; remove it to begin again, or "
+                "resume with the same trajectories, configuration and start"
             )
         best: float | None = extra["best"]
         return best
@@ -219,9 +246,10 @@ class _Stage:
         return {"validation/nll": nll, "validation/entropy": entropy}
 
 
-def _digest(samples: Sequence[Sample], config: SftConfig) -> str:
-    """Of everything that decides what a stage learns and when: the samples in their order, and the settings."""
+def _digest(start: Path, samples: Sequence[Sample], config: SftConfig) -> str:
+    """Of all that decides what a stage learns and when: the start's weights, the samples in order, the settings."""
     digest = hashlib.sha256(config.model_dump_json(exclude={"compute", "save_every_steps"}).encode())
+    digest.update(weights_digest(start).encode())
     for sample in samples:
         digest.update(sample.group_id.encode() + sample.token_id.tobytes() + sample.weight.tobytes())
     return digest.hexdigest()
