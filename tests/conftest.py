@@ -401,6 +401,7 @@ def small_rollout() -> RolloutConfig:
     return RolloutConfig(
         pipeline=PipelineConfig(max_len_tokens=200, max_turns=4, max_action_tokens=8),
         engine=EngineConfig(num_slots=16, max_len_tokens=200),
+        backoff_s=0.0,  # tests let sandboxes fail and do not wait for them
     )
 
 

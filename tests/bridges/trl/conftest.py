@@ -26,6 +26,7 @@ ROLLOUT = RolloutConfig(
     pipeline=PipelineConfig(max_len_tokens=200, max_turns=3, max_action_tokens=8),
     engine=EngineConfig(num_slots=8, max_len_tokens=200),
     max_attempts=1,
+    backoff_s=0.0,
 )
 TEXTS = ["user\nassistant\nf in m.py is wrong edit < => <= @2 test undo submit passed 1 failed 1 of 1: no"] * 20
 

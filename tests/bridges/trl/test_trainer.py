@@ -26,6 +26,7 @@ ROLLOUT = RolloutConfig(
     pipeline=PipelineConfig(max_len_tokens=400, max_turns=4, max_action_tokens=24),
     engine=EngineConfig(num_slots=16, max_len_tokens=400),
     max_attempts=1,
+    backoff_s=0.0,
 )
 
 
