@@ -127,7 +127,7 @@ class Session:
     async def begin(self, task_id: str = "", seed: int | None = None) -> tuple[Task, Observed]:
         """Stop the running episode, if any, and begin one.
 
-        `InputError`, and the running one goes on: there is no such task, or too many episodes run.
+        `InputError`, and the running one continues: there is no such task, or too many episodes run.
         """
         async with self._lock:
             self._server.check_start(task_id, self._episode is not None)
