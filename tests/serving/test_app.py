@@ -77,6 +77,12 @@ async def test_chat_and_token_completions_are_the_same_policy(model: PolicyModel
         ("chat/completions", {"logit_bias": {"400": 1}}, 400, "token id 400"),
         ("chat/completions", {"top_logprobs": 2}, 400, "needs logprobs"),
         ("chat/completions", {"min_p": 0.1}, 400, "min_p=0.1 is not supported"),
+        ("chat/completions", {"min_tokens": 5}, 400, "min_tokens=5 is not supported"),
+        ("chat/completions", {"chat_template_kwargs": {"enable_thinking": False}}, 400, "chat_template_kwargs"),
+        ("completions", {"prompt": "a", "ignore_eos": True}, 400, "ignore_eos=True"),
+        ("completions", {"prompt": "a", "response_format": {"type": "json_object"}}, 400, "response_format"),
+        ("responses", {"input": "a", "frequency_penalty": 1}, 400, "frequency_penalty=1"),
+        ("messages", {"max_tokens": 4, "n": 2}, 400, "n=2"),
         ("chat/completions", {"messages": []}, 400, "at least one message"),
         ("chat/completions", {"messages": [*HELLO, {"role": "assistant", "content": "x"}]}, 400, "continuing"),
         ("chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "only text"),
@@ -96,6 +102,34 @@ async def test_unsupported_requests_are_errors(
         response = await client.post(f"/v1/{path}", json={"messages": HELLO} | changes)
     assert response.status_code == status
     assert words in response.json()["error"]["message"]
+
+
+@pytest.mark.asyncio
+async def test_equal_prompts_of_one_request_are_sampled_apart(model: PolicyModel, connect: Connect) -> None:
+    settings = {"max_tokens": 8, "seed": 3}
+    async with connect(model) as client:
+        listed = (await client.post("/v1/completions", json=settings | {"prompt": ["def f"] * 4})).json()
+        several = (await client.post("/v1/completions", json=settings | {"prompt": "def f", "n": 4})).json()
+    texts = [choice["text"] for choice in listed["choices"]]
+    assert len(set(texts)) > 1
+    assert texts == [choice["text"] for choice in several["choices"]]
+
+
+@pytest.mark.asyncio
+async def test_tokens_are_counted_beyond_the_context(model: PolicyModel, connect: Connect) -> None:
+    async with connect(model) as client:
+        body = {"messages": [{"role": "user", "content": "x" * 2000}]}
+        counted = await client.post("/v1/messages/count_tokens", json=body)
+    assert counted.status_code == 200
+    assert counted.json()["input_tokens"] > MAX_LEN_TOKENS
+
+
+@pytest.mark.asyncio
+async def test_a_part_of_a_character_has_no_bytes(renderer: ChatRenderer, connect: Connect) -> None:
+    async with connect(ScriptModel(lambda conversation, tools: "a\u00e9", renderer)) as client:
+        reply = (await client.post("/v1/chat/completions", json={"messages": HELLO, "logprobs": True})).json()
+    spelled = [entry["bytes"] for entry in reply["choices"][0]["logprobs"]["content"]]
+    assert spelled[:3] == [[97], None, None]
 
 
 @pytest.mark.asyncio

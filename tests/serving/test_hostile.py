@@ -106,15 +106,20 @@ async def listening(model: ServedModel, **settings: Any) -> AsyncIterator[int]:
 async def test_half_a_request_is_dropped(renderer: ChatRenderer) -> None:
     async with listening(ScriptModel(lambda conversation, tools: "", renderer), client_timeout_s=0.3) as port:
 
-        async def send(start: bytes) -> None:
+        async def send(start: bytes, answered: bytes = b"") -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            if answered:
+                writer.write(answered)
+                assert await reader.readuntil(b"\r\n\r\n")
             writer.write(start)
             with contextlib.suppress(ConnectionError):
                 await asyncio.wait_for(reader.read(), 20)
             writer.close()
 
         head = b"POST /v1/messages HTTP/1.1\r\nhost: 127"
-        await asyncio.gather(*map(send, (head, b"", head + b".0.0.1\r\ncontent-length: 9\r\n\r\n{")))
+        whole = b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+        broken = (head, b"", head + b".0.0.1\r\ncontent-length: 9\r\n\r\n{")
+        await asyncio.gather(*map(send, broken), send(head, answered=whole))
 
 
 @pytest.mark.asyncio

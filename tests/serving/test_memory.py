@@ -65,6 +65,18 @@ def test_a_message_with_calls_may_be_formatted_differently(renderer: ChatRendere
     assert "<tool_response>\nm.py\n</tool_response>" in renderer.text(known)
 
 
+def test_long_conversations_are_bounded_by_their_tokens(renderer: ChatRenderer) -> None:
+    memory = ConversationMemory(renderer, max_tokens=12)
+    answer = {"role": "assistant", "content": "ok"}
+    openings = [[{"role": "user", "content": text}] for text in "abc"]
+    for number, opening in enumerate(openings):
+        for _ in range(2):  # the same one takes its place once
+            memory.remember(request(opening), answer, [number] * 5, number)
+    again = {"role": "user", "content": "more"}
+    prompts = [memory.prompt_ids(request([*opening, answer, again])) for opening in openings]
+    assert [prompt[:5] == [number] * 5 for number, prompt in enumerate(prompts)] == [False, True, True]
+
+
 def test_the_oldest_conversations_are_forgotten(renderer: ChatRenderer) -> None:
     memory = ConversationMemory(renderer, max_entries=2)
     answer = {"role": "assistant", "content": "ok"}

@@ -117,6 +117,30 @@ async def test_a_client_that_reads_nothing_ends_the_sampling(renderer: ChatRende
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("error", [ValueError("odd"), TimeoutError()])
+async def test_any_failure_of_the_model_is_an_event(renderer: ChatRenderer, error: Exception) -> None:
+    sampler = EndlessSampler()
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def fail(*arguments: Any) -> Generation:
+        watch = arguments[-1]
+        request = Request("s", np.array([1]), 10**9, frozenset(), 1.0, draw_uniforms(0, 1, 1))
+        request.append(ord("a") - 30, -1.0)
+        watch(request)
+        await asyncio.sleep(0.01)
+        raise error
+
+    sampler.generate_shaped = fail  # type: ignore[method-assign]
+    await asyncio.wait_for(post(PolicyModel(sampler, renderer, 256), STREAM, send, asyncio.Event()), 20)
+    told = b"".join(message.get("body", b"") for message in sent).decode()
+    assert '"type":"server_error"' in told
+    assert sent[-1]["more_body"] is False
+
+
+@pytest.mark.asyncio
 async def test_tool_calls_are_streamed_whole_behind_the_text(renderer: ChatRenderer, connect: Connect) -> None:
     text = 'Look.\n<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_call>'
     tools = [{"type": "function", "function": {"name": "bash", "parameters": {"required": ["command"]}}}]

@@ -69,7 +69,7 @@ async def _serve(config: ServeConfig, policy: str, folder: Path | None, tasks: P
     from repairgym.serving.process import read_token, serve
 
     read_token(config)  # fails before a model is loaded
-    name = config.model_name or Path(policy).name or shipped_base().name
+    name = config.model_name or (served_name(policy) if policy else shipped_base().name)
     async with AsyncExitStack() as stack:
         if policy == UPSTREAM:
             name = config.model_name or config.endpoint.model
@@ -81,6 +81,12 @@ async def _serve(config: ServeConfig, policy: str, folder: Path | None, tasks: P
         else:
             served = _open_folder(folder or shipped_base(), config)
         await serve(served, name, config, lambda url: typer.echo(f"serving {name} at {url} (Ctrl-C ends it)"))
+
+
+def served_name(policy: str) -> str:
+    """Return the last part of ``policy``, that of the folder's real path where it is ``.`` or ``..``."""
+    name = Path(policy).name
+    return Path(policy).resolve().name if name in ("", "..") else name
 
 
 async def _open_upstream(config: ServeConfig, model: Path | None, stack: AsyncExitStack) -> ServedModel:

@@ -1,5 +1,6 @@
 """`repairgym verl`: write configurations and data sets for verl, and check its versions. `train verl` runs it."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -168,7 +169,9 @@ def sft(
     command, variables = write_supervised(samples, trained, loaded, model, out)
     num_left_out = len(samples) % trained.batch_size
     typer.echo(f"{len(samples)} samples; verl leaves {num_left_out} out of each pass: it learns whole batches only")
-    typer.echo(" ".join([*(f"{name}={value}" for name, value in variables.items()), *command]))
+    typer.echo(
+        " ".join([*(f"{name}={shlex.quote(str(value))}" for name, value in variables.items()), shlex.join(command)])
+    )
 
 
 @app.command()

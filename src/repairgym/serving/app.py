@@ -139,7 +139,7 @@ class ModelServer:
     async def _count_tokens(self, request: Request) -> Response:
         asked = _MESSAGES.read_prompt(await self._body(request))
         self._check_model(asked.sampling.model)
-        return _json({"input_tokens": len(self._model.prompts(asked)[0])})
+        return _json({"input_tokens": self._model.count(asked)})
 
     async def _models(self, request: Request) -> Response:
         ends = {"first_id": self._name, "last_id": self._name, "has_more": False}

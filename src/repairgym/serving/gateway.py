@@ -26,6 +26,7 @@ from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tool_calls import HERMES
 from repairgym.records import StopReason, Turn
 from repairgym.serving.app import ModelServer
+from repairgym.serving.dialects.base import OF_OTHER_SERVERS
 from repairgym.serving.histories import EpisodeHistories, Prompt, Sample
 from repairgym.serving.models import Growth, ServedModel
 from repairgym.serving.records import (
@@ -52,6 +53,14 @@ class ConversationPolicy(Protocol):
         ...
 
 
+class _PromptIds(list[int]):
+    """The tokens of a prompt, with where they come from."""
+
+    def __init__(self, prompt: Prompt) -> None:
+        super().__init__(prompt.token_ids)
+        self.prompt = prompt
+
+
 class EpisodeModel(ServedModel):
     """The policy of one episode as the model of an agent."""
 
@@ -74,24 +83,18 @@ class EpisodeModel(ServedModel):
         """The failure that ended the sampling."""
         self.generate_s = 0.0
         self.wait_s = 0.0
-        """Of `generate_s`: waits for a place, and attempts that failed."""
+        """Of `generate_s`: waits for a place, attempts that failed, and answers that took longest and were given up."""
         self._asked_at_s: float | None = None
         self._usage = Usage()
         self._policy, self._limits, self._session_id = policy, limits, session_id
         self._seed, self._temperature = seed, temperature
         self._lock = asyncio.Lock()
-        self._prompts: dict[tuple[int, ...], Prompt] = {}
 
-    def prompts(self, request: AnyRequest) -> list[list[int]]:
-        """Return the prompts of ``request``; `RequestError` where a limit leaves no room."""
+    def _encode_prompts(self, request: AnyRequest) -> list[list[int]]:
+        # Whether there is room is told by `reply`: requests that are only counted, or find no place, change nothing.
         if isinstance(request, ChatRequest):
-            prompts = [self.histories.prompt(request)]
-        else:
-            prompts = [self.histories.text_prompt(text) for text in request.prompts]
-        for prompt in prompts:
-            self._check_room(len(prompt.token_ids))
-            self._prompts[tuple(prompt.token_ids)] = prompt
-        return [prompt.token_ids for prompt in prompts]
+            return [_PromptIds(self.histories.prompt(request))]
+        return [_PromptIds(self.histories.text_prompt(text)) for text in request.prompts]
 
     def _check_room(self, num_tokens: int) -> None:
         if self.failure is not None:
@@ -105,17 +108,23 @@ class EpisodeModel(ServedModel):
 
     async def reply(self, request: AnyRequest, number: int, prompt_ids: list[int], report: Report) -> ModelReply:
         """Return answer ``number`` to ``request``, one at a time, and record it."""
+        assert isinstance(prompt_ids, _PromptIds)
         async with self._lock:
             self._check_room(len(prompt_ids))
             self._asked_at_s = started = time.monotonic()
             try:
                 reply = await super().reply(request, number, prompt_ids, report)
+            except asyncio.CancelledError:
+                # The agent gave up on an answer that a stalled server may owe it.
+                self.generate_s += time.monotonic() - started
+                self.wait_s += self._excess_s(started)
+                raise
             finally:
                 self._asked_at_s = None
             elapsed_s = time.monotonic() - started
             self.generate_s += elapsed_s
             self.wait_s += reply.generation.queue_s
-            self._record(request, self._prompts[tuple(prompt_ids)], reply, elapsed_s)
+            self._record(request, prompt_ids.prompt, reply, elapsed_s)
             return reply
 
     async def _generate(self, request: AnyRequest, number: int, prompt_ids: list[int], growth: Growth) -> Generation:
@@ -169,8 +178,11 @@ class EpisodeModel(ServedModel):
         """Return the seconds of waits so far; of an open request, those by which it is the longest of the episode."""
         if self._asked_at_s is None:
             return self.wait_s
+        return self.wait_s + self._excess_s(self._asked_at_s)
+
+    def _excess_s(self, asked_at_s: float) -> float:
         longest_s = max((turn.generate_s - turn.wait_s for turn in self.turns), default=0.0)
-        return self.wait_s + max(0.0, time.monotonic() - self._asked_at_s - longest_s)
+        return max(0.0, time.monotonic() - asked_at_s - longest_s)
 
     def _observe(self, sample: Sample, text: str) -> None:
         """Note what followed an answer, the first time that the agent says it."""
@@ -195,7 +207,7 @@ def _arguments(call: Mapping[str, Any]) -> dict[str, Any]:
 _OVERRIDDEN = frozenset({
     "context_management", "frequency_penalty", "include", "logit_bias", "min_p", "output_config", "presence_penalty",
     "reasoning", "reasoning_effort", "repetition_penalty", "response_format", "seed", "stop_token_ids", "temperature",
-    "text", "thinking", "tool_choice", "top_k", "top_p", "verbosity",
+    "text", "thinking", "tool_choice", "top_k", "top_p", "verbosity", *OF_OTHER_SERVERS,
 })  # fmt: skip
 """Fields that would change the distribution, or settings of a provider's models: the configuration decides instead."""
 

@@ -59,6 +59,8 @@ class Prompt:
     """Tokens behind the parent's answer."""
     observation: str = ""
     """Text of the messages behind it."""
+    foreign: tuple[Mapping[str, Any], ...] = ()
+    """Messages of the assistant in it that no policy sampled here."""
 
 
 @dataclass
@@ -103,27 +105,26 @@ class EpisodeHistories:
             if conversation[end - 1].role == "assistant" and (parent := self._by_prefix.get(digests[end])):
                 begin = end
                 break
-        pieces = self._splice(request, conversation, begin, parent)
+        pieces, foreign = self._splice(request, conversation, begin, parent)
         observation = "\n".join(message.text for message in conversation[begin:]) if parent else ""
-        return self._join(parent, pieces, observation)
+        return self._join(parent, pieces, observation, foreign)
 
     def _splice(
         self, request: ChatRequest, conversation: Sequence[Message], begin: int, last: Sample | None
-    ) -> list[Piece]:
-        """Return the tokens from message ``begin`` on, with the sampled ids of every answer that is known."""
+    ) -> tuple[list[Piece], list[Mapping[str, Any]]]:
+        """Return the tokens from message ``begin`` on, with the sampled ids of known answers, and the other answers."""
         pieces: list[Piece] = []
+        foreign = []
         for place in range(begin, len(conversation)):
             if conversation[place].role != "assistant":
                 continue
             known = self._by_content.get(message_key(request.messages[place]))
             if known is None or place == begin:  # two answers in a row have no tokens between them
-                self.counts.num_foreign_answers += 1
-                self._note_edits(request.messages[place])
+                foreign.append(request.messages[place])
                 continue
             pieces += [self._encode(request, conversation[begin:place], last), known.action]
-            self.counts.num_spliced_answers += 1
             begin, last = place + 1, known
-        return [*pieces, self._encode(request, conversation[begin:], last)]
+        return [*pieces, self._encode(request, conversation[begin:], last)], foreign
 
     def _note_edits(self, message: Mapping[str, Any]) -> None:
         for call in message.get("tool_calls") or ():
@@ -149,11 +150,17 @@ class EpisodeHistories:
                 return self._join(sample, [rest], self.renderer.text(rest))
         return self._join(None, [self.renderer.prompt_ids(text) if isinstance(text, str) else list(text)], "")
 
-    def _join(self, parent: Sample | None, pieces: list[Piece], observation: str) -> Prompt:
+    def _join(
+        self,
+        parent: Sample | None,
+        pieces: list[Piece],
+        observation: str,
+        foreign: Sequence[Mapping[str, Any]] = (),
+    ) -> Prompt:
         ids = self._slices(parent.history) if parent else []
         for piece in pieces:
             ids += self.ledger.slice(piece) if isinstance(piece, tuple) else piece
-        return Prompt(ids, parent, tuple(pieces), observation)
+        return Prompt(ids, parent, tuple(pieces), observation, tuple(foreign))
 
     def _slices(self, spans: Sequence[Span]) -> list[int]:
         return [token_id for span in spans for token_id in self.ledger.slice(span)]
@@ -167,6 +174,10 @@ class EpisodeHistories:
         stop_id: int | None,
     ) -> Sample:
         """Append an answer, as tokens and as the message that the agent gets, behind its prompt."""
+        self.counts.num_spliced_answers += sum(isinstance(piece, tuple) for piece in prompt.pieces)
+        self.counts.num_foreign_answers += len(prompt.foreign)
+        for message in prompt.foreign:
+            self._note_edits(message)
         if prompt.parent is not self._latest:
             self.ledger.fork()
             self.counts.num_forks += 1

@@ -5,11 +5,14 @@ A chat client sends the whole conversation with each request, the model's answer
 - Where the conversation holds only answers that were given here, the prompt is the previous prompt and completion plus
   the new messages (it extends the ledger); where an answer was changed, the conversation is rendered from its text up
   to there (it forks).
-- At most ``max_entries`` answers are remembered.
+- At most ``max_entries`` answers are remembered, and of long ones only as many as have ``max_tokens`` together.
 """
+
+from __future__ import annotations
 
 import hashlib
 import json
+from array import array
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +22,13 @@ from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tool_calls import HERMES
 from repairgym.serving.records import UNSUPPORTED, ChatRequest, RequestError, content_text, to_conversation
 
+_MAX_TOKENS = 1 << 25
+"""128 MiB of ids."""
+
 
 @dataclass(frozen=True)
 class _Remembered:
-    token_ids: tuple[int, ...]
+    token_ids: array[int]
     """Prompt and completion."""
     stop_id: int | None
     """The stop token that ended it; None: it was cut off."""
@@ -31,10 +37,12 @@ class _Remembered:
 class ConversationMemory:
     """The last conversations of a server, by their content."""
 
-    def __init__(self, renderer: ChatRenderer, max_entries: int = 4096) -> None:
-        """Remember at most ``max_entries`` answers; the least recently used are dropped."""
+    def __init__(self, renderer: ChatRenderer, max_entries: int = 4096, max_tokens: int = _MAX_TOKENS) -> None:
+        """Remember at most ``max_entries`` answers of ``max_tokens`` in all; the least recently used are dropped."""
         self._renderer = renderer
         self._max_entries = max_entries
+        self._max_tokens = max_tokens
+        self._num_tokens = 0
         self._remembered: OrderedDict[bytes, _Remembered] = OrderedDict()
 
     def prompt_ids(self, request: ChatRequest) -> list[int]:
@@ -57,9 +65,17 @@ class ConversationMemory:
         self, request: ChatRequest, answer: Mapping[str, Any], token_ids: Sequence[int], stop_id: int | None
     ) -> None:
         """Remember the ``answer`` to ``request``; ``token_ids`` are its prompt and completion."""
-        self._remembered[_key(request, [*request.messages, answer])] = _Remembered(tuple(token_ids), stop_id)
-        while len(self._remembered) > self._max_entries:
-            self._remembered.popitem(last=False)
+        key = _key(request, [*request.messages, answer])
+        self._forget(self._remembered.pop(key, None))
+        self._remembered[key] = _Remembered(array("i", token_ids), stop_id)
+        self._num_tokens += len(token_ids)
+        while len(self._remembered) > self._max_entries or (
+            self._num_tokens > self._max_tokens and len(self._remembered) > 1
+        ):
+            self._forget(self._remembered.popitem(last=False)[1])
+
+    def _forget(self, known: _Remembered | None) -> None:
+        self._num_tokens -= len(known.token_ids) if known else 0
 
 
 def _key(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> bytes:

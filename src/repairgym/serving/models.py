@@ -1,17 +1,16 @@
 """Models behind the server: a policy that samples, or a script that answers.
 
 Guarantees: a prompt that leaves no room is rejected before any computation; the tokens of an answer are those that were
-sampled, also where a stop text cuts its text; a script's answers are marked as having no log-probabilities.
+sampled, also where a stop text cuts its text; a call that a thought only mentions is no call; a script's answers are
+marked as having no log-probabilities.
 """
 
 import asyncio
 import itertools
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from repairgym.agent.formats import message_of_text
 from repairgym.errors import ConfigError
 from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.chat_template import Message
@@ -22,6 +21,7 @@ from repairgym.inference.grammar import GrammarCompiler, GrammarMask, call_gramm
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tool_calls import HERMES
 from repairgym.ledger import UNKNOWN_VERSION
+from repairgym.serving.answers import split_answer
 from repairgym.serving.memory import ConversationMemory
 from repairgym.serving.records import (
     UNSUPPORTED,
@@ -113,6 +113,13 @@ class ServedModel(ABC):
 
     def prompts(self, request: AnyRequest) -> list[list[int]]:
         """Return the prompts of ``request``, after the tokens of the conversation so far."""
+        return self._encode_prompts(request)
+
+    def count(self, request: AnyRequest) -> int:
+        """Return the tokens of the first prompt of ``request``, whatever the limits; it changes nothing."""
+        return len(self._encode_prompts(request)[0])
+
+    def _encode_prompts(self, request: AnyRequest) -> list[list[int]]:
         if isinstance(request, ChatRequest):
             return [self._memory.prompt_ids(request)]
         return [self.renderer.prompt_ids(text) if isinstance(text, str) else list(text) for text in request.prompts]
@@ -120,32 +127,33 @@ class ServedModel(ABC):
     async def reply(self, request: AnyRequest, number: int, prompt_ids: list[int], report: Report) -> ModelReply:
         """Return answer ``number`` to ``request``; ``report`` sees it grow."""
         has_calls = isinstance(request, ChatRequest) and bool(request.tools)
-        form = self.renderer.call_form
-        stream = TextStream(self.renderer.text, request.sampling.stop, form.start if form and has_calls else None)
+        form = self.renderer.call_form if has_calls else None
+        stream = TextStream(
+            self.renderer.text,
+            request.sampling.stop,
+            form.start if form else None,
+            is_thought=self.renderer.template.opens_thought,
+        )
         growth = Growth(number, stream, report, self.renderer.stop_token_ids)
         generation = await self._generate(request, number, prompt_ids, growth)
         growth.add(generation.token_ids, generation.log_probs, growth.top_tokens, is_stopped=generation.is_stopped)
         rest = stream.finish()
-        message: dict[str, Any] = {"role": "assistant", "content": stream.text}
-        if has_calls and form:
-            message = message_of_text(stream.text, form=form)
-        calls = [{**call, "id": f"call_{uuid.uuid4().hex}"} for call in message.get("tool_calls", ())]
-        if calls:
-            message["tool_calls"] = calls
-        elif rest:
+        split = split_answer(self.renderer, form, generation.token_ids[: stream.num_tokens], stream.text)
+        rest = rest[: max(0, len(rest) - len(stream.text) + split.num_chars)]
+        if rest.strip() or (rest and not split.has_calls):
             report(Delta(number, rest, (), ()))
         if isinstance(request, ChatRequest):
             # Its own token closed the message; any other stop token leaves it open.
             stop_id = next((last for last in generation.token_ids[-1:] if last in self.renderer.stop_token_ids), None)
-            self._memory.remember(request, message, [*prompt_ids, *generation.token_ids], stop_id)
+            self._memory.remember(request, split.message, [*prompt_ids, *generation.token_ids], stop_id)
         is_stopped = generation.is_stopped or stream.stop_text is not None
         return ModelReply(
             number,
             stream.text,
-            message,
+            split.message,
             tuple(prompt_ids),
             generation,
-            "tool_calls" if calls else "stop" if is_stopped else "length",
+            "length" if split.is_open and not is_stopped else "tool_calls" if split.has_calls else "stop",
             stream.stop_text,
             tuple(growth.top_tokens),
         )
@@ -193,7 +201,7 @@ class SampledModel(ServedModel):
             temperature=asked.temperature,
             max_tokens=min(asked.max_tokens or self._default_reply_tokens, self._context_tokens - num_prompt_tokens),
             stop_token_ids=tuple(dict.fromkeys((*self.renderer.stop_token_ids, *asked.stop_token_ids))),
-            seed=asked.seed + number % asked.num_choices,
+            seed=asked.seed + number,
         )
 
     def _grammar(self, request: AnyRequest) -> str:

@@ -116,7 +116,11 @@ class _Server(uvicorn.Server):
             connection
             for connection in connections
             if connection.transport.is_closing()
-            or (connection.cycle is None and connection.timeout_keep_alive_task is None)
+            or (
+                # The cycle of the last answer stays until the next request's head is whole.
+                (connection.cycle is None or connection.cycle.response_complete)
+                and connection.timeout_keep_alive_task is None
+            )
         }
         self._idle_since = {connection: self._idle_since.get(connection, now) for connection in idle}
         for connection, since in self._idle_since.items():

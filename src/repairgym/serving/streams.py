@@ -5,6 +5,7 @@ read yet is bounded by the answer; an error behind the first event is the last e
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
 from typing import Any
@@ -16,6 +17,8 @@ from repairgym.errors import RepairGymError
 from repairgym.serving.dialects.base import Dialect, Exchange, Frame
 from repairgym.serving.records import Delta, Event, ModelReply, RequestError
 from repairgym.serving.sampling import unless_disconnected
+
+_LOG = logging.getLogger(__name__)
 
 
 class EventStream(Response):
@@ -74,6 +77,10 @@ class EventStream(Response):
             yield self._dialect.error_frame(error)
         except RepairGymError as error:
             yield self._dialect.error_frame(RequestError(str(error), status=500, code=type(error).__name__))
+        except Exception:
+            _LOG.exception("an answer failed while it was sent")
+            told = RequestError("the server failed; its log says why", status=500, code="failed")
+            yield self._dialect.error_frame(told)
 
     async def _all_events(self) -> AsyncIterator[Event]:
         yield self._first

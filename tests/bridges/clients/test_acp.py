@@ -63,7 +63,8 @@ class Repairs:
         return await runner.run_job(job, task, Actions(self.actions, self.renderer), 1.0)
 
     def original(self, task, path):
-        return task.base_files.get(path)
+        text = task.base_files.get(path)
+        return None if text is None else text.encode()
 
 
 class Editor:
@@ -182,6 +183,44 @@ async def test_a_file_that_was_changed_meanwhile_stays(folder, repairs):
     await ask(folder, editor, repairs)
     assert (folder / "m.py").read_text() == "mine\n"
     assert "0 files were written; changed meanwhile or outside, so not written: m.py" in editor.said
+
+
+@pytest.mark.mcp
+@pytest.mark.asyncio
+@pytest.mark.parametrize("mine", [b"\xff\xfe", None])
+async def test_what_is_no_text_or_no_file_counts_as_changed(folder, repairs, mine):
+    place = folder / "m.py"
+    place.unlink()
+    place.write_bytes(mine) if mine else place.mkdir()
+    repairs.original = lambda task, path: None  # the patch makes the file
+    editor = Editor("apply")
+    await ask(folder, editor, repairs)
+    assert place.read_bytes() == mine if mine else place.is_dir()
+    assert "0 files were written; changed meanwhile or outside, so not written: m.py" in editor.said
+
+
+@pytest.mark.mcp
+@pytest.mark.asyncio
+async def test_a_client_that_cancels_while_files_are_written_gets_all_of_them(folder, repairs):
+    from acp import text_block
+
+    editor, begun, may_end = Editor("apply"), asyncio.Event(), asyncio.Event()
+
+    async def write_slowly(session_id, path, content, **_):
+        begun.set()
+        await may_end.wait()
+        Path(path).write_text(content)
+
+    editor.write_text_file = write_slowly
+    async with connected(repairs, editor) as client:
+        session = await client.new_session(cwd=str(folder), mcp_servers=[])
+        asked = asyncio.ensure_future(client.prompt(session_id=session.session_id, prompt=[text_block("f is wrong")]))
+        await begun.wait()
+        await client.cancel(session_id=session.session_id)
+        may_end.set()
+        assert (await asked).stop_reason == "cancelled"
+    assert (folder / "m.py").read_text() == RIGHT
+    assert "1 files were written" in editor.said
 
 
 @pytest.mark.mcp

@@ -97,7 +97,21 @@ async def test_places_are_bounded_and_come_back(make_server):
     await second.begin("tiny-1")
     with pytest.raises(InputError, match="none of the 2 tasks"):
         await second.begin("tiny-9")
+    assert (await second.call("test", {})).error == ""  # its episode goes on
+    await second.close()
     assert server.num_running == 0
+
+
+@pytest.mark.asyncio
+async def test_a_start_that_is_rejected_takes_no_task(make_server):
+    server = make_server("max_episodes=1")
+    first, second = Session(server), Session(server)
+    begun = [(await first.begin())[0].id]
+    with pytest.raises(InputError, match="max_episodes"):
+        await second.begin()
+    begun.append((await first.begin())[0].id)
+    await first.close()
+    assert begun == ["tiny-1", "tiny-2"]
 
 
 @pytest.mark.asyncio

@@ -35,6 +35,8 @@ async def test_another_start_in_a_session_gives_the_first_episode_up(make_server
         text, _, is_error = await episodes.call(START, {}, "other")
         assert (is_error, "max_episodes" in text) == (True, True)
         assert (await episodes.call(START, {"task_id": "absent"}, "stdio"))[2] is True
+        assert (await episodes.call("read_file", {"path": "m.py"}, "stdio"))[2] is False  # the episode goes on
+        assert "no such episode_id" in (await episodes.call("test", {"episode_id": ["x"]}, "stdio"))[0]
     assert server.num_running == 0
 
 

@@ -85,6 +85,20 @@ def test_errors_leave_the_session_usable(env, message, code):
     assert env.reset()["type"] == "observation"
 
 
+def test_bytes_are_an_error_and_the_session_stays(env):
+    env.socket.send_bytes(b"{}")
+    assert env.socket.receive_json()["data"]["code"] == "INVALID_JSON"
+    assert env.reset()["type"] == "observation"
+
+
+def test_a_certificate_takes_no_task(server):
+    with TestClient(make_app(server)) as client:
+        for _ in range(3):
+            assert client.get("/certificate").status_code == 200
+        with client.websocket_connect("/ws") as socket:
+            assert Env(socket).reset()["data"]["observation"]["task_id"] == "tiny-1"
+
+
 def test_a_client_that_leaves_frees_its_place(make_server):
     server = make_server("max_episodes=1")
     with TestClient(make_app(server)) as client:

@@ -19,6 +19,7 @@ from repairgym.config.rollout import RolloutConfig
 from repairgym.inference.loading import create_model
 from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.records import Task
+from repairgym.rollout.store import RunStore
 from repairgym.tasks.build.validation import TaskLayers
 from repairgym.testing.scripted import ScriptedBackend, scripted_answer
 
@@ -76,11 +77,11 @@ def make_episodes(task: Task, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
     tasks = [task.model_copy(update={"id": name, "split": split}) for name, split in names.items()]
     with ExitStack() as stack:
 
-        def make(sandboxes: ScriptedBackend | int = 0, **changes: object) -> Episodes:
+        def make(sandboxes: ScriptedBackend | int = 0, store: RunStore | None = None, **changes: object) -> Episodes:
             is_number = isinstance(sandboxes, int)
             backend = ScriptedBackend(scripted_answer(), sandboxes) if is_number else sandboxes
             config = ROLLOUT.model_copy(update=changes)
             layers = TaskLayers(tmp_path, tmp_path)
-            return stack.enter_context(Episodes(tasks, tokenizer, config, backend, lambda _: layers))
+            return stack.enter_context(Episodes(tasks, tokenizer, config, backend, lambda _: layers, store=store))
 
         yield make

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from repairgym.bridges.trl.checks import check_rollout
-from repairgym.bridges.trl.episodes import make_row, verdict_reward
+from repairgym.bridges.trl.episodes import PHASE, make_row, verdict_reward
 from repairgym.config.pipeline import ElisionConfig, FullConfig, PipelineConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.config.selection import TaskSelection
@@ -19,6 +19,7 @@ from repairgym.errors import ConfigError, InputError, SandboxError, TaskError
 from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.ledger import LedgerBuilder
 from repairgym.records import VerdictKind
+from repairgym.rollout.store import RunStore
 from repairgym.testing.scripted import ScriptedBackend, scripted_answer
 
 PROMPTS = ["train-0"] * 4 + ["train-1"] * 4
@@ -94,6 +95,23 @@ def test_no_episode_continues_after_training_stopped(make_episodes, trainer) -> 
     left = backend.num_failures
     time.sleep(0.3)
     assert backend.num_failures == left
+
+
+def test_steps_that_a_resumed_training_repeats_are_stored_anew(make_episodes, trainer, tmp_path) -> None:
+    with RunStore.create(tmp_path / "run.db") as store:
+        first = make_episodes(store=store)
+        for step in range(3):
+            trainer.state.global_step = step
+            first.rollout(PROMPTS[:2], trainer)
+        kept = [row.id for row in store.rows(step=0)]
+        trainer.state.global_step = 1  # the checkpoint that it resumes from
+        trainer.args.seed = 2
+        make_episodes(store=store).rollout(PROMPTS[:1], trainer)
+        assert [(row.step, row.id) for row in store.rows()] == [
+            *((0, name) for name in kept),
+            (1, f"{PHASE}/1/train-0#0"),
+        ]
+        assert "4 episodes from step 1" in store.events()[-1].message
 
 
 def test_held_out_tasks_are_evaluated_and_never_trained_on(make_episodes, trainer) -> None:

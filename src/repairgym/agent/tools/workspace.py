@@ -239,12 +239,21 @@ def base_text(tree: Path, base_files: Files, path: str) -> str | None:
     """Return the text of a file of ``tree`` with ``base_files`` over it; None: absent, binary, or outside."""
     if path in base_files:
         return base_files[path]
+    content = base_content(tree, base_files, path)
+    try:
+        return None if content is None else content.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def base_content(tree: Path, base_files: Files, path: str) -> bytes | None:
+    """Return a file of ``tree`` with ``base_files`` over it; None: absent, or outside."""
+    if path in base_files:
+        text = base_files[path]
+        return None if text is None else text.encode()
     if not can_be_path(path):
         return None
     target = (tree / path).resolve()
     if not target.is_relative_to(tree.resolve()) or not target.is_file():
         return None
-    try:
-        return target.read_bytes().decode()
-    except UnicodeDecodeError:
-        return None
+    return target.read_bytes()

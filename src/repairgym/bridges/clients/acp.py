@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from repairgym import __version__
 from repairgym.agent.conversation import InitialPrompt
-from repairgym.agent.tools.workspace import base_text
+from repairgym.agent.tools.workspace import base_content
 from repairgym.config.commands import AcpConfig
 from repairgym.errors import ConfigError, RepairGymError, install_hint
 from repairgym.inference.renderer import ChatRenderer
@@ -69,8 +69,8 @@ class Repairer(Protocol):
     async def run(self, task: Task, number: int, watcher: Narrator) -> Trajectory:
         """Return a graded episode."""
 
-    def original(self, task: Task, path: str) -> str | None:
-        """Return a file of the task before the episode; None: it was not there, or is no text."""
+    def original(self, task: Task, path: str) -> bytes | None:
+        """Return a file of the task before the episode; None: it was not there."""
 
 
 class FolderRepairer:
@@ -109,9 +109,9 @@ class FolderRepairer:
         finally:
             await runner.close()
 
-    def original(self, task: Task, path: str) -> str | None:
+    def original(self, task: Task, path: str) -> bytes | None:
         """Return a file as it was copied."""
-        return base_text(task_layers(task, self._layers).tree, task.base_files, path)
+        return base_content(task_layers(task, self._layers).tree, task.base_files, path)
 
     async def close(self) -> None:
         """End the sandboxes and the engine."""
@@ -218,7 +218,7 @@ class AcpAgent:
             session.running = None
 
     async def cancel(self, session_id: str, **_: Any) -> None:
-        """Stop the running prompt; the folder stays as it is."""
+        """Stop the running prompt; the folder stays as it is, or gets the whole patch where that is being written."""
         session = self._sessions.get(session_id)
         if session is not None and session.running is not None:
             session.running.cancel()
@@ -257,6 +257,15 @@ class AcpAgent:
         if not await self._is_allowed(session_id, session, task, files, is_passed):
             await self._say(session_id, "The patch was not applied.")
             return
+        # A client that cancels now gets the whole patch that it has allowed, not half of it.
+        writing = asyncio.ensure_future(self._apply(session_id, session, task, files))
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await writing
+            raise
+
+    async def _apply(self, session_id: str, session: _Session, task: Task, files: dict[str, str | None]) -> None:
         rejected = [path for path in files if not await self._write(session_id, session, task, path, files[path])]
         written = len(files) - len(rejected)
         rest = f"; changed meanwhile or outside, so not written: {', '.join(rejected)}" if rejected else ""
@@ -269,7 +278,7 @@ class AcpAgent:
         from acp.schema import PermissionOption, ToolCallUpdate
 
         shown = [
-            tool_diff_content(str(session.folder / path), text or "", self._repairer.original(task, path))
+            tool_diff_content(str(session.folder / path), text or "", _as_text(self._repairer.original(task, path)))
             for path, text in files.items()
         ]
         title = "Apply the patch" if is_passed else "Apply the patch, with which tests fail"
@@ -285,10 +294,14 @@ class AcpAgent:
         """Write one file; False where it is not as it was copied, or leads out of the folder."""
         place = session.folder / path
         is_inside = place.resolve().is_relative_to(session.folder.resolve())
-        if not is_inside or await self._present(session_id, place) != self._repairer.original(task, path):
+        try:
+            is_as_copied = await self._present(session_id, place) == self._repairer.original(task, path)
+        except OSError:  # a folder is there, or it cannot be read: it has changed
+            is_as_copied = False
+        if not is_inside or not is_as_copied:
             return False
         if text is None:
-            place.unlink()
+            place.unlink(missing_ok=True)
         elif self._is_writing:
             await self._client.write_text_file(session_id=session_id, path=str(place), content=text)
         else:
@@ -296,13 +309,15 @@ class AcpAgent:
             place.write_bytes(text.encode())
         return True
 
-    async def _present(self, session_id: str, place: Path) -> str | None:
-        """Return a file as the editor has it, unsaved changes included."""
-        if self._is_reading and place.is_file():
-            return str((await self._client.read_text_file(session_id=session_id, path=str(place))).content)
-        with suppress(OSError, UnicodeDecodeError):
-            return place.read_bytes().decode()
-        return None
+    async def _present(self, session_id: str, place: Path) -> bytes | None:
+        """Return a file as the editor has it, unsaved changes included; None: there is none."""
+        if self._is_reading and place.is_file() and _as_text(place.read_bytes()) is not None:
+            told = await self._client.read_text_file(session_id=session_id, path=str(place))
+            return str(told.content).encode("utf-8", "surrogatepass")
+        try:
+            return place.read_bytes()
+        except FileNotFoundError:
+            return None
 
     async def _say(self, session_id: str, text: str) -> None:
         from acp import update_agent_message_text
@@ -321,6 +336,14 @@ class AcpAgent:
             raw_input=dict(turn.arguments),
         )
         await self._client.session_update(session_id=session_id, update=update)
+
+
+def _as_text(content: bytes | None) -> str | None:
+    """Return the text of a file; None: there is none, or it is no text."""
+    if content is not None:
+        with suppress(UnicodeDecodeError):
+            return content.decode()
+    return None
 
 
 def prompt_text(blocks: list[Any]) -> str:

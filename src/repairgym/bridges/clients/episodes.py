@@ -49,14 +49,26 @@ class TaskServer:
         return [schema["function"] for schema in describe_schemas(self.runner.pipeline.tools)]
 
     def find(self, task_id: str = "") -> Task:
-        """Return a task by its id, or the next one in turn; `InputError` if none has this id."""
+        """Return a task by its id, or the one whose turn it is; `InputError` if none has this id."""
         if not task_id:
-            self._next += 1
-            return self.tasks[(self._next - 1) % len(self.tasks)]
+            return self.tasks[self._next % len(self.tasks)]
         task = next((task for task in self.tasks if task.id == task_id), None)
         if task is None:
             raise InputError(f"{task_id!r} is none of the {len(self.tasks)} tasks that are served here")
         return task
+
+    def take(self, task_id: str = "") -> Task:
+        """Return a task as `find` does, for an episode: it is another one's turn then."""
+        task = self.find(task_id)
+        self._next += not task_id
+        return task
+
+    def check_start(self, task_id: str, num_given_up: int) -> None:
+        """Raise `InputError` unless an episode can begin once its client has given up ``num_given_up`` others."""
+        limit = self.config.max_episodes
+        if self.num_running - num_given_up >= limit:
+            raise InputError(f"{limit} episodes are running (max_episodes); try again when one has ended")
+        self.find(task_id)
 
     def episode(self, task: Task, seed: int | None = None) -> ClientEpisode:
         """Make an episode with an id of its own."""
@@ -113,14 +125,19 @@ class Session:
         return self._episode
 
     async def begin(self, task_id: str = "", seed: int | None = None) -> tuple[Task, Observed]:
-        """Stop the running episode, if any, and begin one; `InputError`: no such task, or too many episodes run."""
+        """Stop the running episode, if any, and begin one.
+
+        `InputError`, and the running one continues: there is no such task, or too many episodes run.
+        """
         async with self._lock:
-            await self._stop("begin an episode first")
-            task = self._server.find(task_id)
-            limit = self._server.config.max_episodes
-            if self._server.num_running >= limit:
-                raise InputError(f"{limit} episodes are running (max_episodes); try again when one has ended")
-            self._server.num_running += 1
+            self._server.check_start(task_id, self._episode is not None)
+            task = self._server.take(task_id)
+            self._server.num_running += 1  # before the other one ends, so that nobody else takes its place
+            try:
+                await self._stop("begin an episode first")
+            except BaseException:
+                self._server.num_running -= 1
+                raise
             self.is_over = False
             self._episode = self._server.episode(task, seed)
             return task, await self._answered(self._episode, self._episode.open())

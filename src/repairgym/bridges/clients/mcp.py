@@ -137,9 +137,9 @@ class Episodes:
         """
         try:
             if name == START:
-                return await self._start(arguments.get("task_id") or "", session)
+                return await self._start(str(arguments.get("task_id") or ""), session)
             episode_id = arguments.pop(_EPISODE, "") or self._latest.get(session, "")
-            if episode_id not in self._sessions:
+            if not isinstance(episode_id, str) or episode_id not in self._sessions:
                 return f"error: no such {_EPISODE}, or it has ended; call {START}, which returns one", {}, True
             return _told(await self._sessions[episode_id].call(name, arguments))
         except RepairGymError as error:
@@ -148,10 +148,13 @@ class Episodes:
             self._forget_ended()
 
     async def _start(self, task_id: str, session: str) -> tuple[str, dict[str, Any], bool]:
-        if before := self._sessions.pop(self._latest.pop(session, ""), None):
+        before = self._sessions.get(self._latest.get(session, ""))
+        self._server.check_start(task_id, before is not None and before.episode is not None)
+        if before:
+            del self._sessions[self._latest.pop(session)]
             await before.close()
         begun, episode_id = Session(self._server), uuid4().hex
-        task, observed = await begun.begin(str(task_id))
+        task, observed = await begun.begin(task_id)
         self._sessions[episode_id] = begun
         if session:
             self._latest[session] = episode_id

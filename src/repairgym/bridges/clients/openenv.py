@@ -70,7 +70,7 @@ def make_app(server: TaskServer) -> Starlette:
         await websocket.accept()
         connection = _Connection(server)
         try:
-            while (answer := await connection.answer(await websocket.receive_text())) is not None:
+            while (answer := await connection.answer(await _receive_text(websocket))) is not None:
                 await websocket.send_text(json.dumps(answer))
             await websocket.close()
         except WebSocketDisconnect:
@@ -121,8 +121,8 @@ class _Connection:
         self._num_steps = 0
         self._is_done = False
 
-    async def answer(self, text: str) -> dict[str, Any] | None:
-        """Return the answer to a message; None: the client closes the session."""
+    async def answer(self, text: str | None) -> dict[str, Any] | None:
+        """Return the answer to a message, whose text is None where it holds bytes; None: the client leaves."""
         try:
             kind, data = _read_message(text)
             if kind == "close":
@@ -191,7 +191,17 @@ class _Connection:
         ]
 
 
-def _read_message(text: str) -> tuple[str, Mapping[str, Any]]:
+async def _receive_text(websocket: WebSocket) -> str | None:
+    message = await websocket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message.get("code", 1000))
+    text: str | None = message.get("text")
+    return text
+
+
+def _read_message(text: str | None) -> tuple[str, Mapping[str, Any]]:
+    if text is None:
+        raise MessageError("INVALID_JSON", "the message holds bytes, expected text")
     try:
         message = json.loads(text, strict=False)
     except (ValueError, RecursionError):

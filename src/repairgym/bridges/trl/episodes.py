@@ -121,6 +121,7 @@ class Episodes:
             SandboxError: too many episodes, or all, are invalid.
         """
         self._check(trainer)
+        self._begin(trainer)
         jobs = self._jobs(prompts, trainer)
         trajectories = self._thread.run(self._run(jobs, plain_model(trainer), trainer.state.global_step))
         self._record(trajectories)
@@ -136,6 +137,15 @@ class Episodes:
         if trainer is not self._checked:
             check_trainer(trainer, self._config.pipeline, self._tokenizer)
             self._checked = trainer
+
+    def _begin(self, trainer: GRPOTrainer) -> None:
+        """Forget stored steps that this run repeats: a checkpoint may be older than the last episodes."""
+        if self._step >= 0 or self._store is None or trainer.accelerator.process_index != 0:
+            return
+        num_dropped = self._store.drop_steps(phase=PHASE, first_step=trainer.state.global_step)
+        if num_dropped:
+            text = f"{num_dropped} episodes from step {trainer.state.global_step} on are deleted: training repeats it"
+            self._store.add_event("begun_again", text, phase=PHASE)
 
     def _jobs(self, prompts: Sequence[str], trainer: GRPOTrainer) -> list[EpisodeJob]:
         """Make one job per prompt; episodes of one task and step differ by their number."""

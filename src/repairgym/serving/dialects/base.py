@@ -22,6 +22,26 @@ from repairgym.serving.records import (
 )
 
 JSON = dict[str, Any]
+OF_OTHER_SERVERS: dict[str, tuple[Any, ...]] = {
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "ignore_eos": (False,),
+    "length_penalty": (1,),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "repetition_penalty": (1,),
+    "structured_outputs": ({},),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+}
+"""Fields of vLLM's that change an answer -> the values that do not."""
+PLAIN_TEXT = {"type": "text"}
 
 
 def encode_json(data: Mapping[str, Any]) -> bytes:

@@ -6,6 +6,7 @@ from typing import Any
 from repairgym.serving.dialects import openai
 from repairgym.serving.dialects.base import (
     JSON,
+    OF_OTHER_SERVERS,
     Dialect,
     Exchange,
     Frame,
@@ -22,7 +23,7 @@ _NAMES = openai.SAMPLING_NAMES | {
     "logprobs": "has_log_probs",
     "top_logprobs": "num_top_log_probs",
 }
-_NEUTRAL: dict[str, tuple[Any, ...]] = openai.NEUTRAL | {
+_NEUTRAL: dict[str, tuple[Any, ...]] = OF_OTHER_SERVERS | {
     "audio": (),
     "function_call": ("none",),
     "functions": ([],),

@@ -7,6 +7,8 @@ from repairgym.inference.engine.shaping import TopTokens
 from repairgym.serving.dialects import openai
 from repairgym.serving.dialects.base import (
     JSON,
+    OF_OTHER_SERVERS,
+    PLAIN_TEXT,
     Dialect,
     Exchange,
     Frame,
@@ -18,7 +20,12 @@ from repairgym.serving.dialects.base import (
 from repairgym.serving.records import UNSUPPORTED, Delta, ModelReply, RequestError, TextRequest
 
 _NAMES = openai.SAMPLING_NAMES | {"max_tokens": "max_tokens"}
-_NEUTRAL: dict[str, tuple[Any, ...]] = openai.NEUTRAL | {"suffix": ("",)}
+_NEUTRAL: dict[str, tuple[Any, ...]] = OF_OTHER_SERVERS | {
+    "max_completion_tokens": (),
+    "response_format": (PLAIN_TEXT,),
+    "suffix": ("",),
+    "top_logprobs": (0,),
+}
 _MAX_PROMPTS = 128
 
 
@@ -29,7 +36,9 @@ class CompletionsDialect(Dialect):
 
     def read(self, body: Mapping[str, Any]) -> TextRequest:
         """Check a request."""
-        reject_changes(body, _NEUTRAL | {"best_of": (1, body.get("n") or 1)})
+        # By ``ignore_eos`` a client that names its stop tokens means that there are no others, as those of vLLM do.
+        neutral = {"best_of": (1, body.get("n") or 1), "ignore_eos": (False, bool(body.get("stop_token_ids")))}
+        reject_changes(body, _NEUTRAL | neutral)
         num_top = body.get("logprobs")
         if num_top is not None and (type(num_top) is not int or not 0 <= num_top <= 20):
             raise RequestError("logprobs: expected a number from 0 to 20")

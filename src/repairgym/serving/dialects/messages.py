@@ -6,6 +6,8 @@ from typing import Any
 
 from repairgym.serving.dialects.base import (
     JSON,
+    OF_OTHER_SERVERS,
+    PLAIN_TEXT,
     Dialect,
     Exchange,
     Frame,
@@ -30,7 +32,19 @@ _NAMES = {
     "stream": "is_stream",
     "return_token_ids": "has_token_ids",
 }
-_NEUTRAL: dict[str, tuple[Any, ...]] = {"thinking": ({"type": "disabled"},), "mcp_servers": ([],), "container": ()}
+_NEUTRAL: dict[str, tuple[Any, ...]] = OF_OTHER_SERVERS | {
+    "container": (),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "max_completion_tokens": (),
+    "mcp_servers": ([],),
+    "n": (1,),
+    "presence_penalty": (0,),
+    "response_format": (PLAIN_TEXT,),
+    "stop": ([],),
+    "stop_token_ids": ([],),
+    "thinking": ({"type": "disabled"},),
+}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _ERRORS = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error"}
@@ -78,7 +92,7 @@ class MessagesDialect(Dialect):
             **_head(exchange),
             "content": content + [_call(call) for call in reply.message.get("tool_calls") or ()],
             "stop_reason": _stop_reason(reply),
-            "stop_sequence": reply.stop_text,
+            "stop_sequence": _stop_sequence(reply),
             "usage": usage,
             **token_fields(exchange, reply),
         }
@@ -121,7 +135,7 @@ class _MessagesWriter(Writer):
             frames.append(self._start_block(_call(call) | {"input": {}}))
             frames.append(self._grow_block({"type": "input_json_delta", "partial_json": call["function"]["arguments"]}))
             frames.append(self._end_block())
-        ending = {"stop_reason": _stop_reason(reply), "stop_sequence": reply.stop_text}
+        ending = {"stop_reason": _stop_reason(reply), "stop_sequence": _stop_sequence(reply)}
         usage = {"output_tokens": len(reply.generation.token_ids)}
         return [*frames, _frame("message_delta", delta=ending, usage=usage, **token_fields(self._exchange, reply))]
 
@@ -148,7 +162,13 @@ def _head(exchange: Exchange) -> JSON:
 
 
 def _stop_reason(reply: ModelReply) -> str:
-    return "stop_sequence" if reply.stop_text is not None else _STOP_REASONS[reply.finish]
+    # Clients run the calls of an answer only where this is its reason, whatever text ended it.
+    is_text = reply.stop_text is not None and reply.finish == "stop"
+    return "stop_sequence" if is_text else _STOP_REASONS[reply.finish]
+
+
+def _stop_sequence(reply: ModelReply) -> str | None:
+    return reply.stop_text if reply.finish == "stop" else None
 
 
 def _call(call: Mapping[str, Any]) -> JSON:

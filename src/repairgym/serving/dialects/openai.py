@@ -25,7 +25,6 @@ SAMPLING_NAMES = {
     "return_token_ids": "has_token_ids",
     "stream": "is_stream",
 }
-NEUTRAL: dict[str, tuple[Any, ...]] = {"min_p": (0,), "repetition_penalty": (1,)}
 
 
 def read_stream_options(body: Mapping[str, Any]) -> bool:
@@ -68,7 +67,9 @@ def log_prob_entries(
 
     def entry(token_id: int, log_prob: float) -> JSON:
         text = exchange.spell([token_id])
-        return {"token": text, "logprob": finite(log_prob), "bytes": list(text.encode("utf-8", "replace"))}
+        # A token that holds a part of a character has no text of its own, so its bytes are not told by it.
+        spelled = None if "\ufffd" in text else list(text.encode("utf-8", "replace"))
+        return {"token": text, "logprob": finite(log_prob), "bytes": spelled}
 
     tops: Sequence[TopTokens] = top_tokens or [()] * len(token_ids)
     return [

@@ -5,6 +5,8 @@ from typing import Any
 
 from repairgym.serving.dialects.base import (
     JSON,
+    OF_OTHER_SERVERS,
+    PLAIN_TEXT,
     Dialect,
     Exchange,
     Frame,
@@ -29,11 +31,20 @@ _NAMES = {
     "stream": "is_stream",
     "return_token_ids": "has_token_ids",
 }
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
+_NEUTRAL: dict[str, tuple[Any, ...]] = OF_OTHER_SERVERS | {
     "background": (False,),
     "conversation": (),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "max_completion_tokens": (),
+    "max_tokens": (),
+    "n": (1,),
+    "presence_penalty": (0,),
     "previous_response_id": (),
     "prompt": (),
+    "response_format": (PLAIN_TEXT,),
+    "stop_token_ids": ([],),
+    "top_k": (0, -1),
     "truncation": ("disabled",),
 }
 _LOG_PROBS = "message.output_text.logprobs"

@@ -1,0 +1,12 @@
+"""`repairgym serve`: the name under which a model answers."""
+
+import pytest
+
+from repairgym.cli.serve import served_name
+
+
+@pytest.mark.parametrize(("policy", "name"), [(".", "model"), ("..", "runs"), ("../model", "model"), ("base", "base")])
+def test_a_folder_is_served_under_its_own_name(tmp_path, monkeypatch, policy, name):
+    (tmp_path / "runs" / "model").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "runs" / "model")
+    assert served_name(policy) == name
