@@ -16,12 +16,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-import httpx2
-
 from repairgym.config.models import EndpointConfig
 from repairgym.errors import ConfigError, ModelReplyError, ModelServerError, ServerRejectedError
 from repairgym.inference.replies import Reply, Usage
-from repairgym.inference.transport import TRANSIENT_STATUSES, AttemptError, EndpointStatistics, Transport
+from repairgym.inference.transport import TRANSIENT_STATUSES, AttemptError, EndpointStatistics, Response, Transport
 
 _WINDOW_S = 60.0
 
@@ -198,7 +196,7 @@ class EndpointClient:
         """
         async with self._gate:
 
-            async def attempt(_: int) -> httpx2.Response:
+            async def attempt(_: int) -> Response:
                 reservation = await self._limiter.reserve(num_tokens)
                 try:
                     return await self._transport.open_events(path, body)

@@ -16,6 +16,8 @@ import httpx2
 from repairgym.config.models import EndpointConfig
 from repairgym.errors import ModelServerError, PromptTooLongError, ServerDownError, ServerRejectedError
 
+Response = httpx2.Response
+"""An answer of a server, whose events are still to come."""
 TRANSIENT_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _MAX_SHOWN_CHARS = 300
 _SIGNS_OF_TOO_LONG = (

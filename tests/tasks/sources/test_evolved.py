@@ -50,7 +50,8 @@ async def test_a_failed_repair_becomes_a_task_of_both_bugs(
     task: Task, order: Order, context: BuildContext, tinycalc: Package, tmp_path
 ) -> None:
     left = LeftBug(task, (task.base_files[PATH] or "").replace(*FURTHER))
-    result = await make_evolved(tinycalc, context, replace(order, left=(left,)))
+    result, rejected = await make_evolved(tinycalc, context, replace(order, left=(left,)))
+    assert rejected == []
     (made,) = result.tasks
     check_tests(made)
     assert made.certificate.is_valid
@@ -89,7 +90,8 @@ async def test_what_no_task_is_made_of(task: Task, order: Order, context: BuildC
     left = [LeftBug(task, text) for text in texts.values()]
     left.append(LeftBug(task.model_copy(update={"provenance": origin}), broken))
     known = order.known | {text_digest(PATH, texts["known_already"])}
-    result = await make_evolved(tinycalc, context, replace(order, left=tuple(left), known=known, num_tries=0))
+    result, rejected = await make_evolved(tinycalc, context, replace(order, left=tuple(left), known=known, num_tries=0))
+    assert set(rejected) == {text_digest(PATH, bug.text) for bug in left} - known
     assert not result.tasks
     assert result.funnel == {**dict.fromkeys(texts, 1), "other_version": 1, "bugs_tried": 2}
 
@@ -101,12 +103,12 @@ async def test_the_plan_makes_bugs_of_several_edits_each_of_which_is_one(
     # Only bugs of three edits: others weigh a thousandth of them.
     plan = Plan(generation=2, effects={"num_edits 1": -9.0, "num_edits 2": -9.0, "num_edits 3": 9.0})
     order = replace(order, plan=plan, bounds=PlanConfig(floor=0.001), num_tries=30)
-    result = await make_evolved(tinycalc, replace(context, quota=2), order)
+    result, _ = await make_evolved(tinycalc, replace(context, quota=2), order)
     assert result.tasks
     assert {task.labels["difficulty"] for task in result.tasks} == {"3"}
     assert all(task.certificate.is_valid for task in result.tasks)
     _check_rebuilt(result.tasks, tinycalc, seeded_layers, tmp_path)
-    again = await make_evolved(tinycalc, replace(context, quota=2), order)
+    again, _ = await make_evolved(tinycalc, replace(context, quota=2), order)
     assert [task.id for task in again.tasks] == [task.id for task in result.tasks]
 
 
@@ -123,7 +125,7 @@ async def test_a_model_proposes_and_what_it_says_is_checked(
         return function.source.replace("        return low\n", "        return value\n")
 
     order = replace(order, num_proposals=10, num_tries=0)
-    result = await make_evolved(tinycalc, replace(context, quota=5), order, propose)
+    result, _ = await make_evolved(tinycalc, replace(context, quota=5), order, propose)
     assert "clamp" in asked
     assert result.funnel["proposal_unreadable"] == len(asked) - 1
     (made,) = result.tasks
