@@ -165,13 +165,13 @@ def injection_rewards(
     rejected: frozenset[str],
     alpha: float,
 ) -> Rewards:
-    """Return the rewards of one group's injections: of the solve rate of the task with that bug (`injector_reward`).
+    """Return the rewards of injections: of the solve rate of the task with that bug (`injector_reward`).
 
     -1 where there is no bug, or it was tried and is no task. None where infrastructure failed, or nothing is known: the
     bug was not tried (the generation was full), or no episode was on it.
 
     Args:
-        injections: Episodes of one sound copy.
+        injections: Episodes of sound copies.
         tasks: All tasks by id, with the broken files of the certified bugs.
         rates: Task id -> solve rate of the policy that repairs.
         rejected: `text_digest` of the bugs that were tried and are no task.
@@ -202,9 +202,10 @@ def _learn_injections(run: Run, config: SelfPlayConfig, generation: TaskStore, n
     rates = solve_rates(run.store, stage, 1)
     injections = sorted(run.store.trajectories(phase=phase), key=lambda injection: injection.id)
     batch = RolloutBatch(0, injections)
-    batch.groups = make_trajectory_groups(
-        injections, lambda group: injection_rewards(group, run.tasks, rates, rejected, config.injector_alpha)
-    )
+    # Of all at once: each call digests the broken files of all tasks.
+    rewards = injection_rewards(injections, run.tasks, rates, rejected, config.injector_alpha)
+    by_id = {injection.id: reward for injection, reward in zip(injections, rewards, strict=True)}
+    batch.groups = make_trajectory_groups(injections, lambda group: tuple(by_id[injection.id] for injection in group))
     batch.advantages = advantages_of(batch.groups, config.rl.algorithm)
     samples = samples_of(batch.groups, batch.advantages, config.rl.algorithm)
     metrics = _metrics(batch)
