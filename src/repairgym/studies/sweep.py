@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -194,12 +195,19 @@ def _run_child(run: SweepRun, config: SweepConfig, folder: Path) -> SweepRun:
             raise ConfigError(f"run {run.number} was rejected ({' '.join(words)}): {' '.join(tail)}")
         if code:
             break
-    own = [line for line in map(json.loads, attempts.read_text().splitlines()) if not line["is_evaluation"]]
+    own = [line for line in _read_attempts(attempts) if not line["is_evaluation"]]
     spent = {name: sum(line[name] for line in own) for name in ("wall_s", "cpu_s")}
     if code:
         return run.model_copy(update={"exit_code": code, "status": "failed", **spent})
     compute = next(line["compute"] for line in own if line["compute"] is not None)
     return run.model_copy(update={"value": read_value(place, config), **spent, **compute})
+
+
+def _read_attempts(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield what `_attempt` noted; a torn line is left out."""
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError):
+            yield json.loads(line)
 
 
 def _attempt(words: Sequence[str], place: Path, log: Path, *, is_evaluation: bool) -> int:

@@ -7,7 +7,7 @@ another form is a drop with its text, never an error; nothing of the answer runs
 import json
 import zlib
 
-from repairgym.diffs.lines import split_lines
+from repairgym.diffs.lines import source_lines
 from repairgym.errors import ModelReplyError
 from repairgym.inference.base import TextModel
 from repairgym.tasks.mutation.mutants import MutableFunction
@@ -28,9 +28,9 @@ Answer with JSON only, an array of the changed lines with their numbers and whol
 
 def make_question(function: MutableFunction, max_edits: int) -> str:
     """Return the request for a bug in ``function``."""
-    span, lines = function.span, split_lines(function.source)
+    span, lines = function.span, source_lines(function.source)
     numbers = range(span.first_line, span.last_line + 1)
-    code = "\n".join(f"{number}: {lines[number - 1].rstrip()}" for number in numbers)
+    code = "\n".join(f"{number}: {lines[number - 1]}" for number in numbers)
     return _QUESTION.format(name=span.qualified_name, path=function.path, max_edits=max_edits, code=code)
 
 
@@ -42,7 +42,7 @@ def read_proposal(function: MutableFunction, reply: str, max_edits: int) -> str 
         wanted = {int(change["line"]): str(change["text"]) for change in changes}
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return Drop("proposal_unreadable", reply)
-    span, lines = function.span, split_lines(function.source)
+    span, lines = function.span, source_lines(function.source, keepends=True)
     is_inside = all(span.first_line <= line <= span.last_line for line in wanted)
     if not (is_inside and 1 <= len(wanted) <= max_edits) or any("\n" in text for text in wanted.values()):
         return Drop("proposal_out_of_bounds", reply)
