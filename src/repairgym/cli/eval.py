@@ -18,11 +18,18 @@ from repairgym.cli.eval_checks import contamination, merge, variance
 from repairgym.cli.options import AsJson, NewRun, RunFolder, Tasks, TasksOption, Tokenizer, configured, print_json
 from repairgym.cli.preflights import show_selection
 from repairgym.cli.searches import router, scorer, search
-from repairgym.config.commands import AuditConfig, DataFilesConfig, EvalCommandConfig, ExploitStudyConfig, MatrixConfig
+from repairgym.config.commands import (
+    NAME,
+    AuditConfig,
+    DataFilesConfig,
+    EvalCommandConfig,
+    ExploitStudyConfig,
+    MatrixConfig,
+)
 from repairgym.config.loading import to_toml
 from repairgym.config.rollout import RolloutConfig
 from repairgym.config.sandbox import SandboxConfig
-from repairgym.errors import InputError, TaskError
+from repairgym.errors import ConfigError, InputError, TaskError
 from repairgym.records import Task, VerdictKind
 from repairgym.tasks.store import TASKS_FILE
 
@@ -60,21 +67,25 @@ def run_command(
     Example: repairgym eval run tasks runs/eval --policy runs/demo-DATE/checkpoints/rl num_samples=4
     """
     check_tasks(tasks), check_new_run(run)
+    if stage and not NAME.fullmatch(stage):
+        raise ConfigError(f"got --stage {stage!r}, expected letters, digits and . _ + - (it becomes part of ids)")
     rollout = config.rollout
     ref = find_policy(policy, rollout.temperature, config.endpoint)
     from repairgym.cli.running import check_policy, describe_missing_oracles, open_run
-    from repairgym.training.evaluate import evaluate, policy_fingerprint
+    from repairgym.training.evaluate import evaluate, policy_fingerprint, selection_fingerprint
+    from repairgym.training.run_settings import ALL, CallConfig
 
     folder = arguments.tokenizer_folder(model, ref)
     check_policy(ref, folder, rollout)
-    test_set = config.select.set_name
-    fingerprint = policy_fingerprint(ref, rollout)
-    with open_run(run, tasks, folder, rollout, config.seed, cluster=config.cluster) as opened:
+    stage, test_set = stage or ref.name, config.select.set_name
+    fingerprint = policy_fingerprint(ref, rollout) | selection_fingerprint(config.select)
+    call = CallConfig(f"eval-{stage}-{test_set}", config, free=ALL)
+    with open_run(run, tasks, folder, rollout, config.seed, cluster=config.cluster, call=call) as opened:
         chosen = opened.select(config.select, "tasks")
         if missing := describe_missing_oracles(chosen, rollout):
             typer.echo(missing, err=True)
-        evaluate(opened, stage or ref.name, ref, test_set, chosen, config.num_samples, fingerprint=fingerprint)
-    print_evaluation(run, tasks, f"eval/{stage or ref.name}/{test_set}")
+        evaluate(opened, stage, ref, test_set, chosen, config.num_samples, fingerprint=fingerprint)
+    print_evaluation(run, tasks, f"eval/{stage}/{test_set}")
 
 
 def print_evaluation(run: Path, tasks: Path, phase: str) -> None:
@@ -391,9 +402,10 @@ def matrix(tasks: Tasks, run: NewRun, config: MatrixConfig) -> None:
         with open_run(run, tasks, model, rollout, config.seed) as opened:
             yield opened
 
-    run.mkdir(parents=True, exist_ok=True)
-    (run / MATRIX_FILE).write_text(to_toml(config), encoding="utf-8")
-    run_matrix(config, policies, open_environment, shipped_base())
+    def keep() -> None:
+        (run / MATRIX_FILE).write_text(to_toml(config), encoding="utf-8")
+
+    run_matrix(config, policies, open_environment, shipped_base(), keep)
     with open_stored(run) as store:
         result = build_matrix(store, config)
     tables = matrix_tables(result)
@@ -408,7 +420,7 @@ def matrix(tasks: Tasks, run: NewRun, config: MatrixConfig) -> None:
 def _common_temperature(config: MatrixConfig) -> float:
     temperature, *others = sorted({environment.temperature for environment in config.environments.values()})
     if others:
-        raise InputError(
+        raise ConfigError(
             f"got environments of temperatures {[temperature, *others]}; a matrix needs a single temperature"
         )
     return temperature
@@ -429,13 +441,14 @@ async def _audit(run: Path, tasks: Path, config: AuditConfig) -> None:
     from repairgym.analysis.curves import gap_trend, reward_gap
     from repairgym.cli.display import ProgressDisplay
     from repairgym.report.wording import gap_claim
+    from repairgym.rollout.calls import locked
     from repairgym.rollout.names import audit_phase
     from repairgym.rollout.store import RunStore
     from repairgym.training.evaluate import audit, open_grader
     from repairgym.training.run_settings import CallConfig, keep_config
 
     known = load_tasks(tasks)
-    with RunStore.open(run / "run.db") as store, ProgressDisplay() as progress:
+    with locked(run), RunStore.open(run / "run.db") as store, ProgressDisplay() as progress:
         keep_config(
             run, CallConfig(f"audit-{config.phase}", config, free=("num_per_step", "num_in_flight", "sandbox.*"))
         )

@@ -26,7 +26,7 @@ from repairgym.sizing.workers import describe_workers, size_workers, this_host
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.replay.stored import OracleStore
 from repairgym.training.run import Run
-from repairgym.training.run_settings import CallConfig, keep_config
+from repairgym.training.run_settings import ALL, CallConfig, keep_config
 
 WORKER_LOST = "worker_lost"
 """Kind of the event for a lost worker."""
@@ -132,15 +132,17 @@ def evaluate_policy(
 
     Returns the policy, its fingerprint, and the tasks.
     """
-    from repairgym.training.evaluate import evaluate, policy_fingerprint
+    from repairgym.training.evaluate import evaluate, policy_fingerprint, selection_fingerprint
 
     ref = find_policy(name, config.rollout.temperature, config.endpoint)
     folder = tokenizer_folder(model, ref)
     check_policy(ref, folder, config.rollout)
-    settings = policy_fingerprint(ref, config.rollout)
-    with open_run(run, tasks, folder, config.rollout, config.seed, cluster=config.cluster) as opened:
+    settings, test_set = policy_fingerprint(ref, config.rollout), config.select.set_name
+    identity = settings | selection_fingerprint(config.select)
+    call = CallConfig(f"eval-{ref.name}-{test_set}", config, free=ALL)
+    with open_run(run, tasks, folder, config.rollout, config.seed, cluster=config.cluster, call=call) as opened:
         chosen = opened.select(config.select, "tasks")
-        evaluate(opened, ref.name, ref, config.select.set_name, chosen, config.num_samples, fingerprint=settings)
+        evaluate(opened, ref.name, ref, test_set, chosen, config.num_samples, fingerprint=identity)
     return ref, settings, chosen
 
 
