@@ -26,7 +26,7 @@ from repairgym.cli.options import (
 )
 from repairgym.cli.preflights import show_selection
 from repairgym.config.commands import ReplayCommandConfig, RolloutCommandConfig
-from repairgym.config.loading import flatten, load_config
+from repairgym.config.loading import load_config
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError, InputError, TaskError
 
@@ -145,6 +145,7 @@ def print_verdicts(
 ) -> None:
     """Print the verdicts of a rollout, its rate with the interval, and the command to read it with."""
     from repairgym.evaluation.pass_at_k import pass_at_1
+    from repairgym.report.wording import percent
 
     counts = Counter(trajectory.verdict.kind.value for trajectory in trajectories)
     by_task: dict[str, list[VerdictKind]] = {}
@@ -160,7 +161,7 @@ def print_verdicts(
     typer.echo(f"{policy}: {len(by_task)} tasks, {len(trajectories)} episodes: {verdicts}")
     if estimate:
         interval = f"95 % interval {100 * estimate.ci_low:.1f} to {100 * estimate.ci_high:.1f} %"
-        typer.echo(f"Pass@1 {100 * estimate.value:.1f} %, {interval}")
+        typer.echo(f"Pass@1 {percent(estimate.value, space=' ')}, {interval}")
     typer.echo(f"next: repairgym view {shlex.quote(str(run))}")
 
 
@@ -192,7 +193,7 @@ def scaffolds(
     results = []
     for name, config in configs.items():
         # Kept, so that other settings under the same name are rejected instead of answered by stored episodes.
-        call = CallConfig(f"scaffold-{Path(name).stem}", config)
+        call = CallConfig(f"scaffold-{Path(name).stem}", config, option="the settings in")
         with open_run(run, tasks, shipped_base(), config.rollout, seed=0, call=call) as opened:
             results.append(measure_scaffold(opened, Path(name).stem, chosen_tasks(opened, num_tasks)))
     typer.echo(f"{'pipeline':<16}{'oracle':>14}{'do nothing':>14}{'invalid':>9}{'turns':>7}")
@@ -210,9 +211,10 @@ def load_scaffold(name: str, overrides: list[str]) -> RolloutCommandConfig:
     """Return the settings of a pipeline, a type or a TOML file; ConfigError for settings outside of ``rollout``."""
     file, choice = (Path(name), []) if name.endswith(".toml") else (None, [f"rollout.pipeline.type={name}"])
     config = load_config(RolloutCommandConfig, file, [*choice, *overrides])
-    unread = config.model_copy(update={"rollout": (default := RolloutCommandConfig()).rollout})
-    old, new = (dict(flatten(one.model_dump(mode="json"))) for one in (default, unread))
-    if idle := [key for key, value in new.items() if old.get(key) != value]:
+    default = RolloutCommandConfig()
+    idle = [key for key in config.model_fields_set - {"rollout"} if getattr(config, key) != getattr(default, key)]
+    given = (text.partition("=")[0].strip() for text in overrides)
+    if idle := sorted({*idle, *(key for key in given if key.partition(".")[0] != "rollout")}):
         raise ConfigError(
             f"scaffolds reads rollout.* only, got {', '.join(idle)}; it plays every split once with seed 0 (--tasks: "
             "fewer tasks)"

@@ -123,11 +123,12 @@ def _show(run: Path, tasks: Path, phase: str, as_json: bool = False) -> None:
         stage_table,
     )
     from repairgym.cli.display import print_results, rows_of
-    from repairgym.evaluation.accuracy import describe_accuracy
     from repairgym.evaluation.pass_at_k import by_label, labels_of, verdicts_by_task
     from repairgym.evaluation.summary import build_summary
+    from repairgym.report.wording import percent
 
-    known = _certified_tasks(tasks)
+    if not (known := _certified_tasks(tasks)):
+        typer.echo(f"no certified tasks in {tasks}: packages, labels and audits are unknown; see --tasks", err=True)
     with open_stored(run) as store:
         summary = build_summary(store, {}, packages=_packages_of(known), tasks=known)
         verdicts = verdicts_by_task(store.rows(phase=phase))
@@ -146,8 +147,8 @@ def _show(run: Path, tasks: Path, phase: str, as_json: bool = False) -> None:
     for stage in summary.stages:
         rate = stage.pass_at_1
         interval = f"95 % interval {100 * rate.ci_low:.1f} to {100 * rate.ci_high:.1f} %"
-        value = f"{stage.stage} on {stage.test_set}: Pass@1 {100 * rate.value:.1f} %, {interval}"
-        typer.echo(f"{value} ({describe_accuracy(stage.accuracy)})")
+        value = f"{stage.stage} on {stage.test_set}: Pass@1 {percent(rate.value, space=' ')}, {interval}"
+        typer.echo(f"{value} (verdicts: {stage.verdict_errors})")
         if stage.official_pass_at_1 is not None:
             official = (
                 f"  official: {100 * stage.official_pass_at_1:.1f} %, certified: {100 * stage.pass_at_1.value:.1f} %"
