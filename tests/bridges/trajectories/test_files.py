@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,16 @@ def own(task: Task, tmp_path: Path, renderer: ChatRenderer) -> Trajectory:
     runner = Runner(config, ScriptedBackend(scripted_answer()), lambda _: TaskLayers(tmp_path, tmp_path), renderer)
     (job,) = make_group("teacher", 0, task.id, 1, seed=1)
     return asyncio.run(runner.run_job(job, task, ScriptedPolicy("teacher", renderer), 1.0))
+
+
+@pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if form.write])
+def test_a_patch_that_is_no_utf_8_survives_a_format(name: str, tmp_path: Path) -> None:
+    patch = b"--- a/m.py\n+\xe9\n".decode("utf-8", "surrogateescape")
+    out = tmp_path / ("out.jsonl" if name == "chat" else "out")
+    assert write_trajectories([replace(CALLING, patch=patch)], FORMATS[name], out) == 1
+    (read,) = read_trajectories(out)
+    assert isinstance(read, ExchangeTrajectory)
+    assert read.patch == patch
 
 
 @pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if form.write])
