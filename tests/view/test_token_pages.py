@@ -68,7 +68,8 @@ def test_scales_have_a_step_for_every_value():
 
 def test_a_mark_leads_to_the_page_that_has_its_turn():
     pieces = [Piece(number, (5,), "a", True, -0.1, 0, False) for number in range(3)]
-    drawn = draw_tokens(pieces, Shading(), TokenMarks({0: 200, 1: 201, 2: 401}, "/r/run/t/1"))
+    shading = Shading(dict.fromkeys(range(3), "M1 V0"))
+    drawn = draw_tokens(pieces, shading, TokenMarks({0: 200, 1: 201, 2: 401}, "/r/run/t/1"))
     assert re.findall(r'href="([^"]*)"', drawn) == [
         "/r/run/t/1#turn-200", "/r/run/t/1?turn=201#turn-201", "/r/run/t/1?turn=401#turn-401",
     ]  # fmt: skip

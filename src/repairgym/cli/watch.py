@@ -157,7 +157,7 @@ def watch(
         if is_once:
             Console().print(render(read_snapshot(store)))
             return
-        with suppress(KeyboardInterrupt):  # it ends the watching, and the run goes on
+        with suppress(KeyboardInterrupt):  # it ends the watching, not the run
             _follow(store, run, every_s)
             typer.echo(f"no process works on {run}", err=True)
 

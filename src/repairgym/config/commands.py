@@ -19,7 +19,7 @@ from repairgym.errors import ConfigError
 from repairgym.records import Record
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-"""What becomes part of phases and ids."""
+"""Pattern of a name that becomes part of phases and ids."""
 
 
 class EpisodesConfig(Record):

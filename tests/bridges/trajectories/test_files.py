@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,7 @@ def own(task: Task, tmp_path: Path, renderer: ChatRenderer) -> Trajectory:
 def test_a_patch_that_is_no_utf_8_survives_a_format(name: str, tmp_path: Path) -> None:
     patch = b"--- a/m.py\n+\xe9\n".decode("utf-8", "surrogateescape")
     out = tmp_path / ("out.jsonl" if name == "chat" else "out")
-    assert write_trajectories([replace(CALLING, patch=patch)], FORMATS[name], out) == 1
+    assert write_trajectories([CALLING.model_copy(update={"patch": patch})], FORMATS[name], out) == 1
     (read,) = read_trajectories(out)
     assert isinstance(read, ExchangeTrajectory)
     assert read.patch == patch
