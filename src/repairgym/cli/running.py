@@ -17,7 +17,7 @@ from repairgym.errors import ConfigError, InputError
 from repairgym.records import Task
 from repairgym.rollout.calls import locked
 from repairgym.rollout.jobs import PolicyRef
-from repairgym.rollout.names import TURNS_FOLDER
+from repairgym.rollout.names import TURNS_FOLDER, eval_phase
 from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.trackers import tracking
@@ -139,11 +139,20 @@ def evaluate_policy(
     check_policy(ref, folder, config.rollout)
     settings, test_set = policy_fingerprint(ref, config.rollout), config.select.set_name
     identity = settings | selection_fingerprint(config.select)
-    call = CallConfig(f"eval-{ref.name}-{test_set}", config, free=ALL)
-    with open_run(run, tasks, folder, config.rollout, config.seed, cluster=config.cluster, call=call) as opened:
+    with open_run(run, tasks, folder, config.rollout, config.seed, cluster=config.cluster) as opened:
         chosen = opened.select(config.select, "tasks")
+        keep_evaluation(opened, ref.name, identity, config)
         evaluate(opened, ref.name, ref, test_set, chosen, config.num_samples, fingerprint=identity)
     return ref, settings, chosen
+
+
+def keep_evaluation(run: Run, stage: str, fingerprint: Mapping[str, str], config: EpisodesConfig) -> None:
+    """Keep the settings of an evaluation, once nothing contradicts what its phase has stored."""
+    from repairgym.training.evaluate import check_fingerprint, with_seed
+
+    test_set = config.select.set_name
+    check_fingerprint(run.store, eval_phase(stage, test_set), with_seed(fingerprint, run.seed))
+    keep_config(run.folder, CallConfig(f"eval-{stage}-{test_set}", config, free=ALL))
 
 
 def import_checkpoint(run: Path, source: Path, stage: str) -> None:
