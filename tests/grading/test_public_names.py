@@ -125,6 +125,7 @@ def test_other_files_and_text_that_is_no_python_say_nothing():
 
 BASES = "class Base:\n    def reset(self):\n        self.items = []\n"
 CHILD = "\n\nclass Middle(Base):\n    pass\n\n\nclass Child(Middle):\n    x = 1\n"
+STUB = "\n    def clear(self):\n        raise NotImplementedError\n"
 CLEAR = "\n    def clear(self):\n        self.items.clear()\n"
 
 
@@ -137,6 +138,10 @@ CLEAR = "\n    def clear(self):\n        self.items.clear()\n"
         # The base class has another method of the name: what the child does is gone.
         (BASES + CLEAR.replace("clear()", "pop()") + CHILD + CLEAR, BASES + CLEAR.replace("clear()", "pop()") + CHILD,
          ["Child.clear"]),
+        (BASES + STUB + CHILD + CLEAR, BASES + CLEAR + CHILD, []),
+        (BASES + STUB + CHILD + CLEAR, BASES + STUB + CHILD, ["Child.clear"]),
+        (BASES + CHILD.replace("(Base)", "(Base[int])") + CLEAR, BASES + CLEAR + CHILD.replace("(Base)", "(Base[int])"),
+         []),
     ],
 )  # fmt: skip
 def test_a_method_may_move_to_a_base_class_of_the_file(base, new, names):

@@ -119,7 +119,7 @@ def _is_bound_elsewhere(name: str, kept: _Names, there: _Names) -> bool:
 
 
 def _moved_up(name: str, kept: _Names, there: _Names) -> ast.stmt | None:
-    """Return the method that a base class of the same file has now and gold's does not; None where there is none."""
+    """Return the method that a base class of the same file has now and gold's does not, or has otherwise; else None."""
     scope, _, last = name.rpartition(".")
     classes, seen = [scope], set[str]()
     while classes:
@@ -129,9 +129,10 @@ def _moved_up(name: str, kept: _Names, there: _Names) -> ast.stmt | None:
             continue
         seen.add(scope)
         moved = f"{scope}.{last}"
-        if moved in there and moved not in kept:
+        if moved in there and (moved not in kept or ast.dump(kept[moved]) != ast.dump(there[moved])):
             return there[moved]
-        classes += [base.id for base in node.bases if isinstance(base, ast.Name)]
+        bases = (base.value if isinstance(base, ast.Subscript) else base for base in node.bases)  # `Base[int]`
+        classes += [base.id for base in bases if isinstance(base, ast.Name)]
     return None
 
 
