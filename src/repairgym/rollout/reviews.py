@@ -5,9 +5,11 @@ a line is one write to the end of the file, so that two viewers lose nothing; th
 earlier ones stay as history; an unreadable line hides no other.
 """
 
+import errno
 import json
 import os
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -71,13 +73,20 @@ def write_review(folder: Path, trajectory_id: str, *, status: str, tags: str, no
         ) from error
     line = json.dumps(review.model_dump(mode="json"), ensure_ascii=True) + "\n"
     try:
-        descriptor = os.open(folder / REVIEWS_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
+        with (folder / REVIEWS_FILE).open("ab+", buffering=0) as file:
+            _append(file, line.encode())
     except OSError as error:
         raise InputError(
             f"the review cannot be written next to the run ({error.strerror}); nothing was kept"
         ) from error
     return review
+
+
+def _append(file: FileIO, line: bytes) -> None:
+    """Write ``line`` in one piece, on a line of its own; `OSError` where the disk has no room for all of it."""
+    if file.seek(0, os.SEEK_END):
+        file.seek(-1, os.SEEK_END)
+        # A write that found no room left a part of a line, which must not swallow this one.
+        line = line if file.read(1) == b"\n" else b"\n" + line
+    if file.write(line) != len(line):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
