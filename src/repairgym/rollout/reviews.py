@@ -9,7 +9,6 @@ import errno
 import json
 import os
 from datetime import UTC, datetime
-from io import FileIO
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -73,8 +72,11 @@ def write_review(folder: Path, trajectory_id: str, *, status: str, tags: str, no
         ) from error
     line = json.dumps(review.model_dump(mode="json"), ensure_ascii=True) + "\n"
     try:
-        with (folder / REVIEWS_FILE).open("ab+", buffering=0) as file:
-            _append(file, line.encode())
+        descriptor = os.open(folder / REVIEWS_FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            _append(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise InputError(
             f"the review cannot be written next to the run ({error.strerror}); nothing was kept"
@@ -82,11 +84,11 @@ def write_review(folder: Path, trajectory_id: str, *, status: str, tags: str, no
     return review
 
 
-def _append(file: FileIO, line: bytes) -> None:
-    """Write ``line`` in one piece, on a line of its own; `OSError` where the disk has no room for all of it."""
-    if file.seek(0, os.SEEK_END):
-        file.seek(-1, os.SEEK_END)
-        # A write that found no room left a part of a line, which must not swallow this one.
-        line = line if file.read(1) == b"\n" else b"\n" + line
-    if file.write(line) != len(line):
+def _append(descriptor: int, line: bytes) -> None:
+    """Write ``line`` at once, on a line of its own; `OSError` where the disk has no room for all of it."""
+    size = os.fstat(descriptor).st_size
+    # A write that found no room left a part of a line, which must not swallow this one.
+    is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+    line = b"\n" + line if is_torn else line
+    if os.write(descriptor, line) != len(line):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
