@@ -39,7 +39,7 @@ def _text_of_part(part: Any) -> str:
         return text_of(part.get("content"))
     if kind == _CALL or kind in _THOUGHTS:
         return ""
-    text = part.get("refusal" if kind == "refusal" else "text")
+    text = part.get("refusal" if kind == "refusal" else "text")  # words: ok
     if not isinstance(text, str):
         raise FormatError(f"a part of a content has the type {kind!r} and no text, so it cannot be read")
     return text

@@ -73,11 +73,11 @@ def read_trajectories(source: Path, form: TrajectoryFormat | None = None) -> Ite
     ``form`` None: detected for each document. `InputError`: no such file, or a folder without any of this kind.
     """
     for path in _files(source):
-        for place, name, found in _documents_and_end(path):
+        for place, name, content in _documents_and_end(path):
             try:
-                if isinstance(found, Exception):
-                    raise found
-                trajectory = (form or detect_format(found)).read(found, name)
+                if isinstance(content, Exception):
+                    raise content
+                trajectory = (form or detect_format(content)).read(content, name)
             except _UNUSABLE as error:
                 # Other people's files: a field of a wrong type is reported, not raised.
                 yield BadDocument(place, str(error) if isinstance(error, FormatError) else f"malformed: {error!r}")

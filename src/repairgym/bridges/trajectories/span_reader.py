@@ -34,7 +34,7 @@ def add_spans(traces: dict[str, dict[str, Any]], document: Document) -> None:
 
     Spans have their attributes as plain values.
     """
-    found = []
+    added = []
     for resource in document["resourceSpans"]:
         service = _values((resource.get("resource") or {}).get("attributes")).get("service.name", "")
         for span in (span for scope in resource.get("scopeSpans") or () for span in scope.get("spans") or ()):
@@ -43,8 +43,8 @@ def add_spans(traces: dict[str, dict[str, Any]], document: Document) -> None:
                 "end_ns": int(span.get("endTimeUnixNano") or span["startTimeUnixNano"]),
                 "values": _values(span.get("attributes")),
             }
-            found.append((str(span["traceId"]), service, values))
-    for trace_id, service, values in found:
+            added.append((str(span["traceId"]), service, values))
+    for trace_id, service, values in added:
         traces.setdefault(trace_id, {"trace_id": trace_id, "service": service, "spans": []})["spans"].append(values)
 
 
