@@ -1,6 +1,7 @@
 """Known attacks on the host, on other sandboxes and on the trusted process: each prints what it reached, nothing else.
 
-A check here fails on a back end without walls (tests say so), or it would show nothing.
+A check here fails on a back end without walls, or it would show nothing: tests say so of those that leave no mark on a
+host, and the others look whether what they attack is there.
 """
 
 import asyncio
