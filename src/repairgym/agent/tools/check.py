@@ -181,10 +181,9 @@ class RunTestsTool(Tool[NoArguments]):
         """Run the visible tests on the current state."""
         task = context.task
         request = task_request(task, task.visible_tests)
-        files = context.workspace.state_digest()
-        key = (task.id, files, request.digest())
-
         workspace = context.workspace
+        files = workspace.state_digest()
+        key = (task.id, workspace.execution_digest(), request.digest())
         run = await _run_once(
             workspace, self.services.cache, key, workspace.sandbox, lambda sandbox: sandbox.run_tests(request)
         )
