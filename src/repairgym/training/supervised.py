@@ -217,6 +217,7 @@ class _Stage:
         """Remove the saved state in one step, so that a kill leaves no half of it to resume from."""
         if self._state.exists():
             unused = self._target.with_name(f".{self._target.name}.{os.getpid()}.old")
+            shutil.rmtree(unused, ignore_errors=True)  # of a killed process with the same id
             self._state.rename(unused)
             shutil.rmtree(unused, ignore_errors=True)
 

@@ -263,6 +263,8 @@ def release(layer: Path) -> None:
 def remove_layer(layer: Path) -> None:
     """Remove ``layer`` and the files next to it; the caller ensures that nobody uses it."""
     doomed = layer.with_name(f".{layer.name}.removing-{os.getpid()}")
+    # Of a killed process with the same id, as in a container that starts again.
+    shutil.rmtree(doomed, ignore_errors=True)
     layer.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)
     for path in (manifest_path(layer), use_path(layer)):
