@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from repairgym.config.sandbox import LayersConfig
-from repairgym.tasks.layers.gc import collect, list_layers, use_path
+from repairgym.tasks.layers.gc import collect, describe_layer, list_layers, use_path
 from repairgym.tasks.layers.store import LayerStore
 
 NOW_S = 2_000_000_000.0
@@ -193,3 +193,8 @@ def test_what_killed_builds_and_removals_left_goes(tmp_path):
     builder.communicate("")
     assert not list(folder.glob(".dead.*ing-*"))
     assert sorted(names(tmp_path)) == ["a", "b"]
+
+
+def test_a_layer_that_another_process_removes_meanwhile_is_missing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        describe_layer(tmp_path / "trees" / "gone")
