@@ -135,5 +135,6 @@ def test_an_environment_whose_interpreter_has_moved_is_built_again(tmp_path: Pat
         fcntl.flock(other, fcntl.LOCK_SH)
         with pytest.raises(InputError, match="another process uses it"):
             store.build_once(kind, "e", build)
-    assert (store.build_once(kind, "e", build) / "bin" / "python").readlink() == interpreter
+    with store.holding(kind, "e"):
+        assert (store.build_once(kind, "e", build) / "bin" / "python").readlink() == interpreter
     assert store.find(kind, "e") is not None

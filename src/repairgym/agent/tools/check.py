@@ -3,8 +3,9 @@
 ``test`` makes one line that says how many visible tests failed and why; ``validate_and_build`` builds, tests and names
 the one main error (paper A: build, parse the log, pick one). Guarantees: builds run in a sandbox of their own, so that
 what a build writes is no part of the repair; only the tests that the agent may see run; equal states of a task share
-one run through the execution cache, which makes a group of rollouts cheap (tasks are certified deterministic); the time
-of a run that another episode executes is a wait.
+one run through the execution cache, which makes a group of rollouts cheap (tasks are certified deterministic), and
+``test``, which runs in the episode's own sandbox, only where the same commands ran there before; the time of a run that
+another episode executes is a wait.
 """
 
 import asyncio

@@ -41,6 +41,8 @@ KINDS = (
     "wheelhouses",
     "agents",
 )
+_NUM_FILES = 1 << 16
+"""More take time: old kernels have no call that closes all descriptors of a child at once."""
 _held: dict[Path, int] = {}
 _num_holders: Counter[Path] = Counter()
 _holding = threading.Lock()
@@ -98,10 +100,12 @@ def mark_used(layer: Path, num_bytes: int | None = None) -> None:
 
 @cache
 def _allow_many_files() -> None:
-    """Raise this process's limit of open files as far as it may: one is open per layer, for all tasks of a build."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    """Raise this process's limit of open files: one is open per layer, for all tasks of a build."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _NUM_FILES if hard == resource.RLIM_INFINITY else min(hard, _NUM_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _lock(path: Path, kind: int) -> int:
@@ -166,9 +170,9 @@ def remove_leftovers(root: Path) -> None:
     """
     for kind in KINDS:
         for place in (root / kind).glob(".*"):
-            name, found, _ = place.name.removeprefix(".").rpartition(".building-")
+            name, building, _ = place.name.removeprefix(".").rpartition(".building-")
             is_removal = ".removing-" in place.name
-            if not (found or is_removal) or not place.is_dir():
+            if not (building or is_removal) or not place.is_dir():
                 continue
             try:
                 fd = None if is_removal else _lock(place.with_name(f".{name}.lock"), fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -258,6 +262,16 @@ def release(layer: Path) -> None:
     with _alone(layer) as is_free:
         if is_free and layer.is_dir():
             remove_layer(layer)
+
+
+def remove_broken(layer: Path) -> bool:
+    """Remove ``layer``, which does not work on this machine; False where another process uses it, or may remove it."""
+    let_go(layer)
+    with _alone(layer) as is_free:
+        if is_free and layer.is_dir():
+            with suppress(OSError):
+                remove_layer(layer)
+    return not layer.is_dir()
 
 
 def remove_layer(layer: Path) -> None:

@@ -195,8 +195,7 @@ def _build_and_rename(final: Path, build: Callable[[Path], None]) -> int:
 
 def _make_room(layer: Path) -> None:
     """Remove an environment without its interpreter."""
-    gc.release(layer)
-    if layer.is_dir():
+    if not gc.remove_broken(layer):
         raise InputError(
             f"the interpreter of {layer} ({(layer / 'bin' / 'python').readlink()}) is not on this machine, and another "
             "process uses it or it cannot be removed; give each machine or image a layer store of its own "
