@@ -162,3 +162,9 @@ def test_a_gap_is_claimed_only_when_its_interval_excludes_zero():
     assert wording.gap_claim(trend).startswith("Not real: reported reward went from 40.0\u00a0% to 90.0\u00a0%")
     closed = GapTrend(before=point, after=point)
     assert wording.gap_claim(closed).startswith("No gap found")
+
+
+def test_only_all_and_none_are_whole_percentages():
+    written = [wording.percent(value, space=" ") for value in (0.0, 1 / 2937, 0.001, 0.5, 0.999, 2936 / 2937, 1.0)]
+    assert written == ["0.0 %", "< 0.1 %", "0.1 %", "50.0 %", "99.9 %", "> 99.9 %", "100.0 %"]
+    assert [wording.percent(value, 0) for value in (0.004, 0.996, None)] == ["<\u00a01\u00a0%", ">\u00a099\u00a0%", "–"]

@@ -8,12 +8,21 @@ import pytest
 from repairgym.config.commands import AuditConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.config.sandbox import LayersConfig, SandboxConfig
+from repairgym.config.selection import TaskSelection
 from repairgym.errors import ConfigError, InputError, SandboxError
 from repairgym.grading.execution import GRADER_VERSION
 from repairgym.records import Verdict, VerdictKind
 from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.names import audit_phase
-from repairgym.training.evaluate import audit, check_fingerprint, evaluate, policy_fingerprint, regrade_cold
+from repairgym.training.evaluate import (
+    audit,
+    check_fingerprint,
+    evaluate,
+    named_fingerprint,
+    policy_fingerprint,
+    regrade_cold,
+    selection_fingerprint,
+)
 from repairgym.training.run import Run
 
 DEGRADED = SandboxConfig(backend="degraded", is_degraded_allowed=True)
@@ -32,6 +41,20 @@ async def test_nothing_is_regraded_without_isolation() -> None:
         await regrade_cold([], {}, DEGRADED)
 
 
+def test_sets_of_one_name_differ_by_their_ids_and_what_they_leave_out(tmp_path: Path) -> None:
+    chosen = []
+    for folder, ids in (("a", "x\ny\n"), ("b", "y # the same\nx\n"), ("c", "x\nz\n")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "fifty.txt").write_text(ids)
+        chosen.append(TaskSelection(id_files=(str(tmp_path / folder / "fifty.txt"),)))
+    assert len({selection.set_name for selection in chosen}) == 1
+    first, same, other = map(selection_fingerprint, chosen)
+    assert first == same != other
+    whole = TaskSelection(splits=("test",))
+    assert selection_fingerprint(whole) == selection_fingerprint(whole.model_copy(update={"num_tasks": 9}))
+    assert selection_fingerprint(whole) != selection_fingerprint(whole.model_copy(update={"is_specified_only": True}))
+
+
 def test_an_evaluation_resumes_with_fewer_sandboxes_but_not_with_other_settings(store) -> None:
     rollout, policy = RolloutConfig(), PolicyRef("oracle")
     first = policy_fingerprint(policy, rollout)
@@ -44,7 +67,10 @@ def test_an_evaluation_resumes_with_fewer_sandboxes_but_not_with_other_settings(
         with pytest.raises(InputError, match="another policy"):
             check_fingerprint(store, phase, policy_fingerprint(PolicyRef("other"), rollout))
     smaller = {"max_sandboxes": 4, "drain_timeout_s": 5.0, "layers": LayersConfig(is_index_allowed=False)}
-    check_fingerprint(store, "new", policy_fingerprint(policy, rollout.model_copy(update=smaller)))
+    second = policy_fingerprint(policy, rollout.model_copy(update=smaller))
+    check_fingerprint(store, "new", second)
+    store.start_phase("many", named_fingerprint("a", first))
+    check_fingerprint(store, "many", named_fingerprint("a", second))
 
 
 class ScriptedGrader:

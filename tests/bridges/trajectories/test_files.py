@@ -60,6 +60,16 @@ def own(task: Task, tmp_path: Path, renderer: ChatRenderer) -> Trajectory:
 
 
 @pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if form.write])
+def test_a_patch_that_is_no_utf_8_survives_a_format(name: str, tmp_path: Path) -> None:
+    patch = b"--- a/m.py\n+\xe9\n".decode("utf-8", "surrogateescape")
+    out = tmp_path / ("out.jsonl" if name == "chat" else "out")
+    assert write_trajectories([CALLING.model_copy(update={"patch": patch})], FORMATS[name], out) == 1
+    (read,) = read_trajectories(out)
+    assert isinstance(read, ExchangeTrajectory)
+    assert read.patch == patch
+
+
+@pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if form.write])
 def test_our_trajectories_survive_a_format(own: Trajectory, name: str, tmp_path: Path, renderer: ChatRenderer) -> None:
     trajectory = own
     written = from_trajectory(trajectory, renderer)

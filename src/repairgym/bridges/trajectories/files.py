@@ -142,7 +142,8 @@ def _object(text: str) -> dict[str, Any] | None:
 
 def _write(path: Path, text: str) -> None:
     with written_whole(path) as stream:
-        stream.write(text.encode())
+        # A lone surrogate, of a file that is no UTF-8, becomes JSON's own escape of it.
+        stream.write(text.encode(errors="backslashreplace"))
 
 
 class Gradings:
