@@ -12,6 +12,7 @@ from repairgym.errors import ConfigError
 from repairgym.inference.base import Generation, Policy, SamplingParams
 from repairgym.inference.embedded import EmbeddedPolicy
 from repairgym.inference.engine.core import Engine
+from repairgym.inference.engine.requests import Request
 from repairgym.inference.loading import create_model
 
 TINY = ModelConfig(
@@ -90,6 +91,26 @@ async def test_an_engine_failure_reaches_every_caller_and_the_next_call_works() 
     results = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(result, IndexError) for result in results)
     assert len((await policy.generate("c", [1, 2], sampling)).token_ids) == 3
+    await policy.close()
+
+
+@pytest.mark.asyncio
+async def test_weights_can_be_loaded_after_a_failure_of_the_engine() -> None:
+    class Broken(Engine):
+        """Fails once there are running requests."""
+
+        def step(self) -> list[Request]:
+            if self._running:
+                raise RuntimeError("broken")
+            return super().step()
+
+    model = create_model(TINY)
+    policy = EmbeddedPolicy(Broken(model, EngineConfig(num_slots=4, max_len_tokens=128)), is_threaded=False)
+    with pytest.raises(RuntimeError, match="broken"):
+        await policy.generate("a", [1, 2], SamplingParams(max_tokens=30, stop_token_ids=()))
+    assert not policy._engine.has_work, "`load_state` would wait for ever"
+    await policy.load_state(model.state_dict(), 1)
+    assert policy.version == 1
     await policy.close()
 
 

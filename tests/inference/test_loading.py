@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from repairgym.config.models import ModelConfig
 from repairgym.errors import ModelFolderError
 from repairgym.inference.loading import (
+    copy_folder,
     create_model,
     load_model,
     load_tokenizer,
@@ -21,6 +23,7 @@ from repairgym.inference.loading import (
     shipped_base,
     weights_digest,
 )
+from repairgym.inference.stretching import stretch_folder
 
 TINY = ModelConfig(
     vocab_size=420, hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16, intermediate_size=64
@@ -138,3 +141,21 @@ def test_a_folder_stays_where_there_is_no_new_one(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         replace_folder(tmp_path / "missing", tmp_path / "m")
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def leave_behind(folder: Path, kind: str) -> None:
+    """Leave what a killed process with this one's id does, as in a container that starts again."""
+    place = folder.with_name(f".{folder.name}.{os.getpid()}.{kind}")
+    place.mkdir()
+    (place / "model-00001-of-00002.safetensors").write_text("half")
+
+
+def test_what_a_killed_process_with_the_same_id_left_is_in_the_way_of_nothing(tmp_path: Path) -> None:
+    digest = save_checkpoint(create_model(TINY), None, tmp_path / "m")
+    for folder in (tmp_path / "copy", tmp_path / "long", tmp_path / "saved"):
+        leave_behind(folder, "tmp")
+    copy_folder(tmp_path / "m", tmp_path / "copy")
+    stretch_folder(tmp_path / "m", tmp_path / "long", 2)
+    save_checkpoint(create_model(TINY), None, tmp_path / "saved")
+    assert {weights_digest(tmp_path / name) for name in ("copy", "long", "saved")} == {digest}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "long", "m", "saved"]

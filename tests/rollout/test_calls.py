@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from repairgym.errors import InputError
+from repairgym.errors import DiskFullError, InputError
 from repairgym.rollout.calls import CALLS_FILE, LOG_FILE, is_locked, locked, read_calls, this_call
 
 HOLD = """
@@ -73,3 +73,17 @@ def test_lines_of_other_versions_are_left_out(tmp_path):
     (tmp_path / CALLS_FILE).write_text(f"{line}\n{{broken\n{json.dumps({'time': 'x', 'new': 1})}\n")
     assert len(read_calls(tmp_path)) == 1
     assert read_calls(tmp_path / "none") == []
+
+
+def test_a_torn_line_hides_no_later_call(tmp_path):
+    (tmp_path / CALLS_FILE).write_text('{"time": "cut')
+    for _ in range(2):
+        with locked(tmp_path):
+            pass
+    assert len(read_calls(tmp_path)) == 2
+
+
+def test_a_full_disk_is_said(tmp_path):
+    (tmp_path / CALLS_FILE).symlink_to("/dev/full")
+    with pytest.raises(DiskFullError), locked(tmp_path):
+        pass

@@ -294,6 +294,17 @@ def test_iteration_survives_writes(store, trajectory_maker):
     assert len(store.rows()) == 6
 
 
+def test_what_a_resumed_run_forgets_meanwhile_is_left_out(store, trajectory_maker):
+    for index, kind in enumerate(("failed", "invalid", "failed")):
+        one = trajectory_maker(f"t{index}", kind=VerdictKind(kind))
+        store.add_trajectory(one, phase="rl", step=1, split="train")
+    whole, texts = store.trajectories(phase="rl"), store.documents(phase="rl")
+    assert (next(whole).id, next(texts)[0].id) == ("t0", "t0")
+    store.drop_invalid(phase="rl", step=1)
+    assert [one.id for one in whole] == ["t2"]
+    assert [row.id for row, _ in texts] == ["t2"]
+
+
 def test_branches_of_a_forked_history_are_stored(store, trajectory_maker):
     expected = trajectory_maker()
     length = len(expected.ledger)

@@ -12,7 +12,7 @@ from repairgym.config.rollout import TrackerName, WatchConfig
 from repairgym.errors import ConfigError
 from repairgym.records import VerdictKind
 from repairgym.rollout.store import RunStore
-from repairgym.rollout.trackers import TRACKERS, summary_of, tracked_run, tracking
+from repairgym.rollout.trackers import ID_FILE, TRACKERS, _copying, summary_of, tracked_run, tracking
 
 
 def test_the_store_tells_its_trackers(store):
@@ -144,3 +144,44 @@ def test_mlflow_continues_its_run(store, monkeypatch):
         (2, 0.5),
     ]
     assert run.info.status == "FINISHED"
+
+
+class Unreachable:
+    """A tracker whose server goes away once the run has begun."""
+
+    def __init__(self, run):
+        self.num_calls = 0
+
+    def __enter__(self):
+        return self.fail
+
+    def fail(self, *_):
+        self.num_calls += 1
+        raise ConnectionError("no server")
+
+    def __exit__(self, *_):
+        self.fail()
+
+
+def test_a_tracker_that_fails_ends_no_run_and_hides_no_error(store):
+    name, tracker = "unreachable", Unreachable(None)
+
+    def run():
+        for step in range(2):
+            store.add_metrics("rl", step, {"x": 1.0})
+        raise ValueError("the run's own error")
+
+    with pytest.raises(ValueError, match="own error"), _copying(store, name, tracker):
+        run()
+    assert tracker.num_calls == 3
+    assert store.metrics("rl", "x") == [(0, 1.0), (1, 1.0)]
+    (event,) = store.events()
+    assert (event.kind, event.message.split()[0]) == ("tracker_failed", name)
+
+
+def test_an_empty_id_is_drawn_again(store):
+    path = store.path.parent / ID_FILE
+    path.touch()
+    drawn = tracked_run(store, WatchConfig()).id
+    assert drawn
+    assert tracked_run(store, WatchConfig()).id == drawn == path.read_text().strip()

@@ -58,6 +58,31 @@ def test_files_are_copied_without_environments_and_caches(repository, store):
         pin_files(repository / "shop.py", store)
 
 
+class EditedMeanwhile(LayerStore):
+    """A store before whose builds somebody edits ``path``; None: somebody removes it."""
+
+    def __init__(self, path: Path, text: str | None):
+        super().__init__()
+        self.path, self.text = path, text
+
+    def build_once(self, kind, digest, build):
+        """Edit, then build."""
+        if self.text is None:
+            self.path.unlink()
+        else:
+            self.path.write_text(self.text)
+        return super().build_once(kind, digest, build)
+
+
+@pytest.mark.parametrize("text", ["EDITED = 1\n", None])
+def test_a_file_that_changes_while_it_is_copied_is_stored_under_no_other_content(repository, store, text):
+    path = repository / "shop.py"
+    with pytest.raises(InputError, match="changed while"):
+        pin_files(repository, EditedMeanwhile(path, text))
+    path.write_text(CODE)
+    assert (pin_files(repository, store) / "shop.py").read_text() == CODE
+
+
 def test_a_run_within_the_repository_changes_nothing(repository, store):
     subprocess.run(["git", "init", "-q", str(repository)], check=True)
     (repository / "runs").mkdir()

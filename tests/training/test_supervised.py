@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.config.learning import LossChoice, OptimizerConfig, SftConfig
+from repairgym.config.learning import LastChoice, LossChoice, OptimizerConfig, SftConfig
 from repairgym.errors import InputError
 from repairgym.inference.loading import save_checkpoint, weights_digest
 from repairgym.learning.samples import Sample
@@ -35,7 +35,8 @@ def samples(taught: Path) -> list[Sample]:
     return supervised_samples([it for it in found if it.verdict.kind is VerdictKind.PASSED], SFT)
 
 
-def test_a_kill_behind_the_last_renaming_keeps_the_model(samples, base, store, tmp_path):
+@pytest.mark.parametrize("has_note", [True, False])
+def test_a_kill_behind_the_last_renaming_keeps_the_model(samples, base, store, tmp_path, has_note):
     target, state = tmp_path / "sft", tmp_path / "sft-state"
     # Nothing changes, so the first validation stays the best and the steps that are made again choose none.
     config = SFT.model_copy(update={"optimizer": OptimizerConfig(learning_rate=1e-12, weight_decay=0.0)})
@@ -47,7 +48,8 @@ def test_a_kill_behind_the_last_renaming_keeps_the_model(samples, base, store, t
     fit_samples(base, target, samples, config, store, keep_state)
     digest = weights_digest(target)
     shutil.copytree(tmp_path / "kept", state)  # as if the kill had come before the state was removed
-    (target / "fit.json").unlink()
+    if not has_note:
+        (target / "fit.json").unlink()  # as older versions left it
     fit_samples(base, target, samples, config, store, no_progress)
     assert weights_digest(target) == digest
     assert sorted(path.name for path in tmp_path.iterdir() if "sft" in path.name) == ["sft"]
@@ -92,3 +94,25 @@ def test_a_task_is_held_out_with_the_samples_of_all_its_groups(trajectory_maker)
     ]
     learned, held_out = split_validation(supervised_samples(found, SFT), SFT)
     assert (len(learned), len(held_out)) == (6, 3)
+
+
+@pytest.mark.parametrize("choice", [SFT.choice, LastChoice()])
+def test_a_model_and_the_note_of_its_samples_appear_together(samples, base, tmp_path, choice):
+    target, noted = tmp_path / "sft", []
+
+    class Watched(RunStore):
+        """Looks at the target whenever metrics are stored."""
+
+        def add_metrics(self, *values):
+            super().add_metrics(*values)
+            if target.exists():
+                noted.append((target / "fit.json").read_text())
+
+    config = SFT.model_copy(update={"choice": choice})
+    with Watched.create(tmp_path / "run.db") as store:
+        fit_samples(base, target, samples, config, store, no_progress)
+        first = (target / "fit.json").read_text()
+        fit_samples(base, target, samples[1:], config, store, no_progress)
+    assert set(noted) == {first}
+    assert (target / "fit.json").read_text() != first
+    assert sorted(path.name for path in tmp_path.iterdir() if "sft" in path.name) == ["sft"]

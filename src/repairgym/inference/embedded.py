@@ -168,6 +168,8 @@ class EmbeddedPolicy:
                     self._resolve(request, None)
                 await asyncio.sleep(0)
         except Exception as error:
+            # No step would drop them, and `load_state` waits until there are none.
+            self._engine.cancel_all()
             for request, _, _ in list(self._futures.values()):
                 self._resolve(request, error)
         finally:

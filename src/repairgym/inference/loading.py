@@ -99,6 +99,7 @@ def save_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast |
     logging.disable_progress_bar()
     try:
         with disk_full_as_repairgym_error(folder):
+            remove_leftover(temporary)
             if tokenizer is not None:
                 record_stop_tokens(model, tokenizer)
                 tokenizer.save_pretrained(temporary)
@@ -154,6 +155,7 @@ def replace_folder(new: Path, folder: Path) -> None:
         shutil.rmtree(new)
     else:
         old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+        remove_leftover(old)
         folder.rename(old)
         new.rename(folder)
         shutil.rmtree(old, ignore_errors=True)
@@ -162,11 +164,17 @@ def replace_folder(new: Path, folder: Path) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
+def remove_leftover(place: Path) -> None:
+    """Remove the temporary folder of a killed process, whose id is this one's where a container starts again."""
+    shutil.rmtree(place, ignore_errors=True)
+
+
 def copy_folder(source: Path, target: Path) -> None:
     """Copy a model folder; ``target`` is complete or, with a `DiskFullError`, unchanged."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with disk_full_as_repairgym_error(target):
+            remove_leftover(temporary)
             shutil.copytree(source, temporary)
             replace_folder(temporary, target)
     finally:

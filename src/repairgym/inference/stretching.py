@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 from repairgym.errors import disk_full_as_repairgym_error
-from repairgym.inference.loading import replace_folder
+from repairgym.inference.loading import remove_leftover, replace_folder
 from repairgym.sizing.positions import Positions, read_config, stretched
 
 
@@ -19,6 +19,7 @@ def stretch_folder(source: Path, target: Path, factor: float, original: int | No
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with disk_full_as_repairgym_error(target):
+            remove_leftover(temporary)
             shutil.copytree(source, temporary)
             (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
             replace_folder(temporary, target)

@@ -59,6 +59,8 @@ def replaced(folder: Path, world: World) -> Iterator[Path]:
     try:
         with disk_full_as_repairgym_error(folder):
             if world.is_leader:
+                # Of a killed process with the same id, as in a container that starts again.
+                shutil.rmtree(temporary, ignore_errors=True)
                 temporary.mkdir(parents=True, exist_ok=True)
             world.broadcast(None)
             yield temporary

@@ -13,6 +13,7 @@ from repairgym.errors import TaskError
 from repairgym.inference.stretching import stretch_folder
 from repairgym.rollout.store import RunStore
 from repairgym.sizing.positions import read_positions
+from repairgym.training.evaluate import weights_digest
 from repairgym.training.rl_loop import OpenRun, has_successor, run_rl_stage
 from repairgym.training.run import Run
 
@@ -31,10 +32,10 @@ def dapo_two_stage(open_run: OpenRun, config: TwoStageConfig) -> None:
     """
     with open_run(config.stage_1.rollout) as run:
         if not has_successor(run, STAGE_1, (STAGE_2,)):
-            start = extend(run, START, config.stage_1.yarn_factor)
+            start = extend(run, START, config.stage_1.yarn_factor, STAGE_1)
             run_rl_stage(run, config.stage_1.rl, start, STAGE_1, config.watch.alarms)
         task_ids = select_tasks_again(run, config.select)
-        start = extend(run, STAGE_1, config.stage_2.yarn_factor)
+        start = extend(run, STAGE_1, config.stage_2.yarn_factor, STAGE_2)
     with open_run(config.stage_2.rollout) as run:
         run_rl_stage(run, config.stage_2.rl, start, STAGE_2, config.watch.alarms, task_ids)
 
@@ -68,11 +69,20 @@ def solve_rates(store: RunStore, phase: str, min_samples: int) -> dict[str, floa
     return {task_id: sum(values) / len(values) for task_id, values in rewards.items() if len(values) >= min_samples}
 
 
-def extend(run: Run, checkpoint: str, factor: float) -> str:
-    """The checkpoint that a stage starts from: ``checkpoint`` itself, or with positions stretched to ``factor``."""
-    if factor in (1.0, read_positions(run.checkpoint(checkpoint)).factor):
+def extend(run: Run, checkpoint: str, factor: float, stage: str) -> str:
+    """The checkpoint that ``stage`` starts from: ``checkpoint`` itself, or with positions stretched to ``factor``.
+
+    A stretched one of an earlier call is made again if ``checkpoint`` or the factor has changed since then, unless
+    ``stage`` has begun from it.
+    """
+    source = run.checkpoint(checkpoint)
+    if factor in (1.0, read_positions(source).factor):
         return checkpoint
     target = run.checkpoint(f"{checkpoint}-long")
-    if not target.exists():
-        stretch_folder(run.checkpoint(checkpoint), target, factor)
+    is_made = target.exists() and (
+        (weights_digest(source) == weights_digest(target) and read_positions(target).factor == factor)
+        or has_successor(run, target.name, (stage,))
+    )
+    if not is_made:
+        stretch_folder(source, target, factor)
     return target.name

@@ -23,7 +23,7 @@ import psutil
 from pydantic import ValidationError
 
 from repairgym import __version__
-from repairgym.errors import InputError
+from repairgym.errors import InputError, disk_full_as_repairgym_error
 from repairgym.records import Record
 from repairgym.rollout.connection import now
 
@@ -72,8 +72,7 @@ def locked(folder: Path) -> Iterator[None]:
                     raise InputError(f"another process works on {folder}; wait for it or stop it first") from None
                 time.sleep(_PAUSE_S)  # `is_locked` holds the lock for a moment
         call = this_call()
-        with (folder / CALLS_FILE).open("a", encoding="utf-8") as calls:
-            calls.write(call.model_dump_json() + "\n")
+        _append_line(folder / CALLS_FILE, call.model_dump_json())
         append_log(folder, f"begun: {call.command}")
         try:
             yield
@@ -81,6 +80,16 @@ def locked(folder: Path) -> Iterator[None]:
             append_log(folder, f"stopped: {type(error).__name__}{f': {error}' if str(error) else ''}")
             raise
         append_log(folder, "ended")
+
+
+def _append_line(path: Path, line: str) -> None:
+    """Add a line; behind a torn one it starts on a line of its own. DiskFullError where it does not fit."""
+    with disk_full_as_repairgym_error(path), path.open("ab+") as stream:
+        if stream.tell():
+            stream.seek(-1, os.SEEK_END)
+            if stream.read(1) != b"\n":
+                stream.write(b"\n")
+        stream.write(line.encode() + b"\n")
 
 
 def is_locked(folder: Path) -> bool:

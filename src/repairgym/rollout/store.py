@@ -44,6 +44,10 @@ _NOTE = "used_so_far"
 _NOTE_EVERY_S = 10.0
 
 
+class _ForgottenError(InputError):
+    """A trajectory went between the reading of its row and of its text."""
+
+
 class RunStore(StoreConnection):
     """One run's ``run.db``: `create` or `open` it, `close` it or use it as a context manager."""
 
@@ -132,9 +136,13 @@ class RunStore(StoreConnection):
     def documents(
         self, *, phase: str | None = None, phase_prefix: str | None = None, step: int | None = None
     ) -> Iterator[tuple[TrajectoryRow, Document]]:
-        """Rows with their text, without tokens, one at a time."""
+        """Rows with their text, without tokens, one at a time; what a resumed run forgets meanwhile is left out."""
         for row in self.rows(phase=phase, phase_prefix=phase_prefix, step=step):
-            yield row, self._document(row.id)
+            try:
+                document = self._document(row.id)
+            except _ForgottenError:
+                continue
+            yield row, document
 
     def trajectories(
         self,
@@ -143,9 +151,16 @@ class RunStore(StoreConnection):
         step: int | None = None,
         task_ids: Collection[str] | None = None,
     ) -> Iterator[Trajectory]:
-        """Whole trajectories, token arrays included, one at a time, in the order in which they were stored."""
+        """Whole trajectories, token arrays included, one at a time, in the order in which they were stored.
+
+        Those that a resumed run forgets meanwhile are left out.
+        """
         for row in self.rows(phase=phase, step=step, task_ids=task_ids):
-            yield self._join(row)
+            try:
+                trajectory = self._join(row)
+            except _ForgottenError:
+                continue
+            yield trajectory
 
     def trajectory(self, trajectory_id: str) -> Trajectory:
         """One whole trajectory; `InputError` if there is none of this id."""
@@ -192,14 +207,18 @@ class RunStore(StoreConnection):
         return Parent(trajectory_id=rows[0][0], num_turns=rows[0][1]) if rows else None
 
     def _document(self, trajectory_id: str) -> Document:
+        blob = self._blob(trajectory_id, "document")
         try:
-            return unpack_document(self._blob(trajectory_id, "document"))
+            return unpack_document(blob)
         except InputError as error:
             raise InputError(f"{self.path}: {trajectory_id}: {error}") from error
 
     def _blob(self, trajectory_id: str, column: str) -> bytes:
         query = f"SELECT {column} FROM documents JOIN trajectories USING (number) WHERE id = ?"
-        return bytes(self._fetch(query, (trajectory_id,))[0][0])
+        records = self._fetch(query, (trajectory_id,))
+        if not records:
+            raise _ForgottenError(f"{self.path} no longer holds {trajectory_id!r}: a resumed run forgot it")
+        return bytes(records[0][0])
 
     def add_signals(self, signals: Mapping[str, TokenSignals]) -> None:
         """Store what an update learned of the tokens of trajectories, by id; a resumed update overwrites its own."""

@@ -26,6 +26,7 @@ from repairgym.rollout.calls import read_calls
 from repairgym.rollout.connection import Listener
 from repairgym.rollout.names import CONFIGS_FOLDER, FITTED_FILE
 from repairgym.rollout.store import RunStore
+from repairgym.tasks.layers.atomic_write import written_whole
 
 ID_FILE = "tracker-id"
 _MAX_PARAMETER_CHARS = 500
@@ -52,8 +53,10 @@ def tracked_run(store: RunStore, config: WatchConfig) -> TrackedRun:
     """Return the run of ``store``; its id is drawn at the first call and kept in the run folder."""
     folder = store.path.parent.resolve()
     path = folder / ID_FILE
-    if not path.is_file():
-        path.write_text(f"{folder.name}-{secrets.token_hex(6)}\n", encoding="utf-8")
+    # An empty file is what a full disk left to an older version.
+    if not path.is_file() or not path.read_text(encoding="utf-8").strip():
+        with written_whole(path) as stream:
+            stream.write(f"{folder.name}-{secrets.token_hex(6)}\n".encode())
     return TrackedRun(
         folder=folder,
         name=folder.name,
@@ -211,12 +214,41 @@ TRACKERS: Mapping[str, Callable[[TrackedRun], AbstractContextManager[Listener]]]
 
 @contextmanager
 def tracking(store: RunStore, config: WatchConfig) -> Iterator[None]:
-    """Within, the trackers get every metric that ``store`` gets; `ConfigError` if a package is not installed."""
+    """Within, the trackers get every metric that ``store`` gets; `ConfigError` if a package is not installed.
+
+    A tracker that fails later, as one whose server starts again, ends nothing: the first failure becomes an event.
+    """
     with ExitStack() as stack:
         for name in config.trackers:
-            log = stack.enter_context(TRACKERS[name](tracked_run(store, config)))
-            stack.enter_context(store.listening(log))
+            stack.enter_context(_copying(store, name, TRACKERS[name](tracked_run(store, config))))
         yield
+
+
+@contextmanager
+def _copying(store: RunStore, name: str, tracker: AbstractContextManager[Listener]) -> Iterator[None]:
+    log, is_told = tracker.__enter__(), False
+
+    def note(error: Exception) -> None:
+        nonlocal is_told
+        if not is_told:
+            is_told = True
+            text = f"{name} lacks metrics, which {store.path} has: {type(error).__name__}: {error}"
+            store.add_event("tracker_failed", text)
+
+    def tell(phase: str, step: int, values: Mapping[str, float]) -> None:
+        try:
+            log(phase, step, values)
+        except Exception as error:
+            note(error)
+
+    try:
+        with store.listening(tell):
+            yield
+    finally:
+        try:
+            tracker.__exit__(None, None, None)
+        except Exception as error:
+            note(error)
 
 
 def _import(module: str, extra: str) -> Any:

@@ -74,7 +74,8 @@ class GuestBackend:
             answer = await start(channel, header, spec)
         except BaseException:
             channel.close()
-            await end()
+            # Also where the caller is cancelled once more meanwhile.
+            await asyncio.shield(asyncio.ensure_future(end()))
             raise
         sandbox = GuestSandbox(self.name, channel, bool(answer["has_pytest"]), release, brancher, sessions)
         self._live.add(sandbox)
@@ -170,7 +171,7 @@ class GuestSandbox:
         self._channel = channel
         self._has_pytest = has_pytest
         self._on_close = on_close
-        self._is_closed = False
+        self._closing: asyncio.Future[None] | None = None
         self._brancher = brancher
         self._listen = listen
         self._sessions = {name: GuestSession(name, channel, state) for name, state in (sessions or {}).items()}
@@ -198,7 +199,7 @@ class GuestSandbox:
 
     async def open_session(self, name: str = "main", env: dict[str, str] | None = None) -> GuestSession:
         """See :meth:`repairgym.sandbox.base.Sandbox.open_session`."""
-        if self._is_closed:
+        if self._closing is not None:
             raise SandboxLostError("the sandbox is closed; make another one")
         if name not in self._sessions:
             state = SessionState(env=tuple((env or {}).items()))
@@ -277,8 +278,13 @@ class GuestSandbox:
             await snapshot.close()
 
     async def close(self) -> None:
-        """See :meth:`repairgym.sandbox.base.Sandbox.close`; the kernel cleans up after this returned."""
-        if not self._is_closed:
-            self._is_closed = True
+        """See :meth:`repairgym.sandbox.base.Sandbox.close`; the kernel cleans up after this returned.
+
+        A cancelled call does not stop the cleaning up, and another call waits for its end.
+        """
+        if self._closing is None:
             self._channel.close()
-            await self._on_close()
+            self._closing = asyncio.ensure_future(self._on_close())
+        elif self._closing.done():
+            return
+        await asyncio.shield(self._closing)

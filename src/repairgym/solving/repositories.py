@@ -16,6 +16,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -119,17 +120,26 @@ def pin_files(folder: Path, store: LayerStore, run: Path | None = None) -> Path:
     num_bytes = sum((folder / path).stat().st_size for path in paths)
     if num_bytes > MAX_TREE_BYTES:
         raise InputError(f"{folder} has {num_bytes >> 20} MiB of files, at most {MAX_TREE_BYTES >> 20} can be used")
-    content = hashlib.sha256(b"repository-files:1")
-    for path in paths:
-        content.update(f"\0{path}\0{(folder / path).stat().st_mode & 0o111}\0".encode("utf-8", "surrogateescape"))
-        content.update(hashlib.sha256((folder / path).read_bytes()).digest())
+    digest = _files_digest(folder, paths)
 
     def build(place: Path) -> None:
         for path in paths:
             (place / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(folder / path, place / path)
+            with suppress(FileNotFoundError):
+                shutil.copy(folder / path, place / path)
+        kept = [path for path in paths if (place / path).is_file()]
+        if _files_digest(place, kept) != digest:
+            raise InputError(f"files of {folder} changed while they were copied; run the command again")
 
-    return store.build_once("trees", content.hexdigest(), build)
+    return store.build_once("trees", digest, build)
+
+
+def _files_digest(folder: Path, paths: Sequence[str]) -> str:
+    content = hashlib.sha256(b"repository-files:1")
+    for path in paths:
+        content.update(f"\0{path}\0{(folder / path).stat().st_mode & 0o111}\0".encode("utf-8", "surrogateescape"))
+        content.update(hashlib.sha256((folder / path).read_bytes()).digest())
+    return content.hexdigest()
 
 
 def _listed(folder: Path) -> list[str]:

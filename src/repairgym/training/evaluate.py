@@ -19,6 +19,7 @@ from repairgym.config.rollout import RolloutConfig
 from repairgym.config.sandbox import SandboxConfig
 from repairgym.config.selection import TaskSelection
 from repairgym.errors import ConfigError, InputError
+from repairgym.grading.execution import GRADER_VERSION
 from repairgym.grading.grader import Grader
 from repairgym.grading.judge import open_judge
 from repairgym.grading.replayed import ReplayJudge
@@ -26,6 +27,7 @@ from repairgym.grading.stages import Files
 from repairgym.records import Task, Trajectory, Verdict, VerdictKind
 from repairgym.rollout.jobs import PolicyRef, make_groups
 from repairgym.rollout.names import audit_id, audit_phase, eval_phase
+from repairgym.rollout.pool import FailureStreak
 from repairgym.rollout.rows import TrajectoryRow
 from repairgym.rollout.store import RunStore
 from repairgym.sandbox.base import SandboxBackend, SandboxSpec
@@ -47,9 +49,12 @@ async def audit(
 ) -> int:
     """Grade the chosen trajectories of ``config.phase`` again; returns how many the audit holds.
 
+    What an earlier call left invalid is graded again, and all of it where another grader decided it.
+
     Raises:
         ConfigError: the grading leaves a gate out.
         InputError: the phase has no trajectory, or one of a task that is not in ``tasks``.
+        SandboxError: too many gradings in a row are invalid; the next call repeats them.
     """
     if config.grading.disabled_gates:
         raise ConfigError(
@@ -59,17 +64,34 @@ async def audit(
     chosen = {row.id: row for row in choose_audited(store.rows(phase=config.phase), config.num_per_step)}
     if not chosen:
         raise InputError(f"{store.path} holds no valid trajectory of phase {config.phase!r}")
+    _forget_outdated(store, phase)
     stored = store.trajectory_ids(phase=phase)
     missing = [store.trajectory(id_) for id_ in chosen if audit_id(id_) not in stored]
     num_done = len(chosen) - len(missing)
+    places = {audit_id(row.id): row for row in chosen.values()}
+    streak = FailureStreak(_MAX_FAILURES_IN_ROW)
+
+    def keep(copies: Sequence[Trajectory]) -> int:
+        for copy in copies:
+            row = places[copy.id]
+            store.add_trajectory(copy, phase=phase, step=row.step, split=row.split)
+        return len(copies)
+
     with store.phase(phase):
         async for trajectory, verdict in grade_again(missing, tasks, grader, config.num_in_flight):
-            row = chosen[trajectory.id]
-            copy = replace(trajectory, id=audit_id(trajectory.id), verdict=verdict)
-            store.add_trajectory(copy, phase=phase, step=row.step, split=row.split)
-            num_done += 1
+            num_done += keep(streak.admit(replace(trajectory, id=audit_id(trajectory.id), verdict=verdict)))
             progress(phase, num_done, len(chosen), "")
+        num_done += keep(streak.release())
     return num_done
+
+
+def _forget_outdated(store: RunStore, phase: str) -> None:
+    """Forget the invalid copies of an audit, and all of them if one has the verdict of another version's grader."""
+    documents = store.documents(phase=phase)
+    if any(document.verdict.grader_version != GRADER_VERSION for _, document in documents):
+        store.drop_steps(phase=phase, first_step=0)
+    for step in {row.step for row in store.rows(phase=phase)}:
+        store.drop_invalid(phase=phase, step=step)
 
 
 def choose_audited(rows: Sequence[TrajectoryRow], num_per_step: int) -> list[TrajectoryRow]:
@@ -134,8 +156,11 @@ def open_grader(
 
 
 _PROBE_BYTES = 4 << 20
+_MAX_FAILURES_IN_ROW = RolloutConfig().max_failures_in_row
 _SCHEDULING = ("num_workers", "max_in_flight", "max_attempts", "max_failures_in_row")
-"""Settings of a rollout that decide when episodes run, not what comes of them."""
+_MORE_SCHEDULING = ("max_sandboxes", "backoff_s", "drain_timeout_s", "layers")
+"""Settings of a rollout that decide when and where episodes run, not what comes of them; the latter are still part of
+the ``rollout_digest`` of phases that have no ``settings_digest``."""
 
 
 def evaluate(
@@ -188,11 +213,14 @@ def validation_metrics(rows: Sequence[TrajectoryRow]) -> dict[str, float]:
 
 def policy_fingerprint(policy: PolicyRef, rollout: RolloutConfig) -> dict[str, str]:
     """Return digests of the policy (weights or name, temperature) and of the settings that decide its episodes."""
-    scheduling = {name: RolloutConfig.model_fields[name].default for name in _SCHEDULING}
+    default = RolloutConfig()
+    scheduling = {name: getattr(default, name) for name in (*_SCHEDULING, *_MORE_SCHEDULING)}
+    old = {name: scheduling[name] for name in _SCHEDULING}
     identity = f"{policy.temperature}\0{'' if policy.folder else policy.name}".encode()
     return {
         "policy_digest": weights_digest(policy.folder, identity),
-        "rollout_digest": rollout.model_copy(update=scheduling).digest(),
+        "rollout_digest": rollout.model_copy(update=old).digest(),
+        "settings_digest": rollout.model_copy(update=scheduling).digest(),
     }
 
 
@@ -224,10 +252,12 @@ def check_fingerprint(store: RunStore, phase: str, fingerprint: Mapping[str, str
     """
     stored = next((row.detail for row in store.phases() if row.name == phase), {})
     for key, value in fingerprint.items():
-        if stored.get(key, value) != value:
-            name, _, part = key.removesuffix("_digest").rpartition("/")
+        prefix, slash, part = key.rpartition("/")
+        is_replaced = part == "rollout_digest" and f"{prefix}{slash}settings_digest" in stored
+        if not is_replaced and stored.get(key, value) != value:
+            what = "rollout" if part == "settings_digest" else part.removesuffix("_digest")
             raise InputError(
-                f"{phase} of {store.path} was begun with another {part}{f' of the name {name!r}' if name else ''}; "
+                f"{phase} of {store.path} was begun with another {what}{f' of the name {prefix!r}' if prefix else ''}; "
                 "name another stage, phase or run folder, or resume with the same one"
             )
 

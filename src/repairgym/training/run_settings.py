@@ -13,6 +13,7 @@ from repairgym.config.loading import flatten, load_config, to_toml
 from repairgym.errors import ConfigError
 from repairgym.records import Record
 from repairgym.rollout.names import CONFIGS_FOLDER
+from repairgym.tasks.layers.atomic_write import written_whole
 
 FREE = (
     "*num_workers", "*max_in_flight", "*max_sandboxes", "*rollout.max_attempts", "*endpoint.max_attempts",
@@ -50,10 +51,8 @@ def keep_config(folder: Path, call: CallConfig) -> None:
     if file.exists() and call.free != ALL:
         remedy = f"resume with its own ({call.option} {file}), name another run folder, or remove that file"
         check_config(load_config(type(call.config), file), call.config, (*FREE, *call.free), folder, remedy)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f"{file.name}.part")
-    partial.write_text(to_toml(call.config), encoding="utf-8")
-    partial.replace(file)
+    with written_whole(file) as stream:
+        stream.write(to_toml(call.config).encode())
 
 
 def check_config(kept: Record, got: Record, free: tuple[str, ...], run: Path, remedy: str) -> None:

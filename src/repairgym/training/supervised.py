@@ -145,6 +145,7 @@ def fit_samples(
     """
     data = _digest(start, samples, config)
     if _is_fitted(target, data):
+        _forget_state(target)
         progress(f"train {target.name}", 0, 0, "done in an earlier call: same samples, settings and start")
         return
 
@@ -155,7 +156,6 @@ def fit_samples(
     work = FitWork(start, target, samples, config, data)
     assign(work)
     _Stage(work, note).run()
-    (target / _FIT_FILE).write_text(json.dumps({"data": data}), encoding="utf-8")
     release_memory()
 
 
@@ -169,6 +169,20 @@ def _is_fitted(target: Path, data: str) -> bool:
     """Return True where the model folder ``target`` was fitted to what ``data`` is the digest of."""
     file = target / _FIT_FILE
     return file.is_file() and file.read_text(encoding="utf-8") == json.dumps({"data": data})
+
+
+def _state_of(target: Path) -> Path:
+    return target.with_name(f"{target.name}-state")
+
+
+def _forget_state(target: Path) -> None:
+    """Remove the saved state in one step, so that a kill leaves no half of it to resume from."""
+    state = _state_of(target)
+    if state.exists():
+        unused = target.with_name(f".{target.name}.{os.getpid()}.old")
+        shutil.rmtree(unused, ignore_errors=True)  # of a killed process with the same id
+        state.rename(unused)
+        shutil.rmtree(unused, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -192,7 +206,7 @@ class _Stage:
 
     def __init__(self, work: FitWork, note: Callable[[int, int, dict[str, float]], None]) -> None:
         self._target, self._config, self._note = work.target, work.config, note
-        self._state = work.target.with_name(f"{work.target.name}-state")
+        self._state = _state_of(work.target)
         self._candidate = work.target.with_name(f"{work.target.name}-best")
         self._tokenizer = load_tokenizer(work.start)
         self._samples, self._validation = split_validation(work.samples, work.config)
@@ -212,19 +226,19 @@ class _Stage:
                 extra = {"data": self._data, "best": best}
                 save_training_state(learner, self._state, extra)
         if isinstance(self._config.choice, LastChoice):
-            save_model(learner, self._tokenizer, self._target)
-        # A kill behind the renaming leaves the target alone: the steps that are made again need not be better.
-        elif learner.world.is_leader and (self._candidate.exists() or not self._target.exists()):
-            replace_folder(self._candidate, self._target)
+            save_model(learner, self._tokenizer, self._candidate)
         if learner.world.is_leader:
-            self._forget_state()
+            self._place()
+            _forget_state(self._target)
 
-    def _forget_state(self) -> None:
-        """Remove the saved state in one step, so that a kill leaves no half of it to resume from."""
-        if self._state.exists():
-            unused = self._target.with_name(f".{self._target.name}.{os.getpid()}.old")
-            self._state.rename(unused)
-            shutil.rmtree(unused, ignore_errors=True)
+    def _place(self) -> None:
+        """Make the candidate the target, with the note of what it was fitted to: both or neither."""
+        # A kill behind the renaming leaves the target alone: the steps that are made again need not be better.
+        is_new = self._candidate.exists() or not self._target.exists()
+        note = (self._candidate if is_new else self._target) / _FIT_FILE
+        note.write_text(json.dumps({"data": self._data}), encoding="utf-8")
+        if is_new:
+            replace_folder(self._candidate, self._target)
 
     def _resume(self) -> float | None:
         if not (self._state / STATE_FILE).is_file():

@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -144,7 +145,12 @@ class ViewedRun:
 
     def last_write_s(self) -> float:
         """Return the time of the last write, in seconds since the epoch."""
-        return max((path.stat().st_mtime for path in self._files if path.exists()), default=0.0)
+        written_s = [0.0]
+        for path in self._files:
+            # The end of a run removes some.
+            with suppress(FileNotFoundError):
+                written_s.append(path.stat().st_mtime)
+        return max(written_s)
 
 
 def check_root(root: Path) -> Path:

@@ -180,6 +180,14 @@ def test_a_group_is_bounded_and_removed_with_its_processes(writable):
     assert not any(folder.exists() for folder in group.folders)
 
 
+def test_groups_are_made_again_where_their_parents_were_removed(writable):
+    writable.create(SandboxLimits())
+    for folder in writable.folders:
+        assert reaping.remove_group(folder)
+    group = writable.create(SandboxLimits(num_processes=7))
+    assert any((folder / "pids.max").read_text() == "7\n" for folder in group.folders if (folder / "pids.max").exists())
+
+
 def test_groups_of_killed_owners_are_removed_and_of_live_owners_kept(writable):
     kept = writable.create(SandboxLimits())
     program = "import os, signal\nfrom repairgym.sandbox.backends.cgroups import ControlGroups, SandboxLimits\n"

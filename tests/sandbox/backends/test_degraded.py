@@ -1,11 +1,15 @@
 """Walls of the fallback that need no namespace."""
 
 import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from repairgym.sandbox.backends.degraded import DegradedBackend
+from repairgym.sandbox.backends.stale_cleanup import OWNER_FILE, Owner
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.conformance import make_tree
 from repairgym.sandbox.guest import syscalls
@@ -83,3 +87,25 @@ async def test_folders_move_and_programs_run(sandbox):
     )
     result = await sandbox.exec(("sh", "-c", script), timeout_s=60)
     assert (result.exit_status, result.stdout) == (0, b"x\n"), result
+
+
+def own_folders():
+    """Folders of sandboxes that name this process as their owner."""
+    owner, found = str(Owner.of_this_process()), set()
+    for folder in Path(tempfile.gettempdir()).glob("repairgym-degraded-*"):
+        with suppress(OSError):  # of another process
+            found |= {folder} if (folder / OWNER_FILE).read_text() == owner else set()
+    return found
+
+
+async def test_a_sandbox_that_does_not_start_leaves_no_folder(tmp_path):
+    python = tmp_path / "environment" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("no program")
+    python.chmod(0o644)
+    folders = own_folders()
+    with pytest.raises(PermissionError):
+        await DegradedBackend().create(
+            SandboxSpec(environment=tmp_path / "environment", tree=make_tree(tmp_path / "t"))
+        )
+    assert own_folders() == folders

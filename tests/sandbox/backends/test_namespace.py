@@ -273,6 +273,29 @@ async def test_a_zygote_that_another_has_replaced_is_not_forgotten_again(spec):
     await backend.close()
 
 
+@pytest.mark.asyncio
+async def test_a_long_layout_ends_no_other_sandbox(spec):
+    backend = NamespaceBackend()
+    first = await backend.create(spec)
+    links = {f"/opt/link-{number}": "/testbed/" + "x" * 100 for number in range(3000)}
+    second = await backend.create(spec.model_copy(update={"links": links}))
+    for sandbox in (first, second):
+        assert (await sandbox.exec(("readlink", "/opt/link-2999"), timeout_s=60)).exit_status == (sandbox is first)
+    await backend.close()
+
+
+@pytest.mark.asyncio
+async def test_a_spawner_that_ended_is_replaced_and_so_are_its_groups(spec):
+    backend = NamespaceBackend()
+    await backend.create(spec)
+    ended = backend._pool._spawner
+    ended._connection.close()
+    await until(lambda: not ended.is_alive)
+    sandbox = await backend.create(spec)
+    assert (await sandbox.exec(("true",), timeout_s=60)).exit_status == 0
+    await backend.close()
+
+
 class StuckGroup(Group):
     """A group with a process that does not end at once."""
 

@@ -125,7 +125,7 @@ async def test_a_record_is_built_in_its_image_and_graded(
     await child.close()
 
     assert await build(folder, store, image_record, num_certificate_runs=1) == outcome, "built once"
-    store.discard(IMAGES, used.image_id)
+    store.release(IMAGES, used.image_id)
     with pytest.raises(InputError, match="is not on this machine; pull it: repairgym layers pull"):
         task_layers(task, store)
 

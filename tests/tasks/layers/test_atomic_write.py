@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,10 @@ def test_a_folder_appears_when_it_is_filled(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*")] == ["folder", "x"]
     with pytest.raises(InputError, match="not empty"), folder_written_whole(folder):
         pass
+
+
+def test_what_a_killed_process_with_the_same_id_left_is_no_part_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / f".folder.{os.getpid()}" / "old").mkdir(parents=True)
+    with folder_written_whole(tmp_path / "folder") as place:
+        (place / "x").write_text("x")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["folder", "x"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from repairgym.config.sandbox import LayersConfig
-from repairgym.tasks.layers.gc import collect, list_layers, use_path
+from repairgym.tasks.layers.gc import collect, describe_layer, list_layers, use_path
 from repairgym.tasks.layers.store import LayerStore
 
 NOW_S = 2_000_000_000.0
@@ -155,3 +155,46 @@ def test_a_store_that_cannot_be_written_is_read(tmp_path, kind):
     layer.mkdir(parents=True)
     use_path(layer).mkdir()
     assert LayerStore(tmp_path).find(kind, "digest") == layer
+
+
+_HOLDER = """
+import resource, sys
+from pathlib import Path
+from repairgym.errors import RepairGymError
+from repairgym.tasks.layers.store import LayerStore
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[2])))
+store = LayerStore(Path(sys.argv[1]))
+try:
+    print(sum(store.find("trees", str(number)) is not None for number in range(100)))
+except RepairGymError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("limit", "said"), [(400, "100\n"), (64, "too many files are open")])
+def test_a_process_keeps_as_many_layers_as_it_may_and_never_one_without_its_lock(tmp_path, limit, said):
+    for number in range(100):
+        (tmp_path / "trees" / str(number)).mkdir(parents=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src")}
+    command = [sys.executable, "-c", _HOLDER, str(tmp_path), str(limit)]
+    assert said in subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
+
+
+def test_what_killed_builds_and_removals_left_goes(tmp_path):
+    build_elsewhere(tmp_path, ["a"])
+    folder = tmp_path / "trees"
+    for name in (".dead.building-x1", ".dead.removing-7"):
+        (folder / name / "part").mkdir(parents=True)
+    builder = start(tmp_path, tmp_path / "log", "b", "--stay")
+    while not list(folder.glob(".b.building-*")):
+        assert builder.poll() is None
+    assert not collect(tmp_path, LayersConfig()).removed
+    assert builder.stdout.readline() == "100\n", "a build that runs is left alone"
+    builder.communicate("")
+    assert not list(folder.glob(".dead.*ing-*"))
+    assert sorted(names(tmp_path)) == ["a", "b"]
+
+
+def test_a_layer_that_another_process_removes_meanwhile_is_missing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        describe_layer(tmp_path / "trees" / "gone")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import importlib.metadata
 import io
 import tarfile
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from repairgym.errors import DiskFullError, InputError
+from repairgym.tasks.layers import gc
 from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.layers.metadata import METADATA_FOLDER
 from repairgym.tasks.layers.package_index import Sdist, sha256_of
@@ -110,3 +112,29 @@ def test_cache_root_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
     assert cache_root() == tmp_path / "cache"
     monkeypatch.delenv("REPAIRGYM_CACHE")
     assert cache_root() == Path.home() / ".cache" / "repairgym"
+
+
+@pytest.mark.parametrize("kind", ["environments", "agents"])
+def test_an_environment_whose_interpreter_has_moved_is_built_again(tmp_path: Path, kind: str) -> None:
+    store = LayerStore(tmp_path / "store")
+
+    def build(place: Path) -> None:
+        (place / "bin").mkdir()
+        (place / "bin" / "python").symlink_to(interpreter)
+
+    interpreter = tmp_path / "python-1"
+    interpreter.touch()
+    assert store.build_once(kind, "e", build) == store.find(kind, "e")
+    interpreter.unlink()
+    interpreter = tmp_path / "python-2"
+    interpreter.touch()
+    assert store.find(kind, "e") is None
+    gc.let_go(store.root / kind / "e")
+    # Each open of the file has a lock of its own, as in another process.
+    with gc.use_path(store.root / kind / "e").open() as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        with pytest.raises(InputError, match="another process uses it"):
+            store.build_once(kind, "e", build)
+    with store.holding(kind, "e"):
+        assert (store.build_once(kind, "e", build) / "bin" / "python").readlink() == interpreter
+    assert store.find(kind, "e") is not None

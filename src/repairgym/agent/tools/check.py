@@ -3,8 +3,9 @@
 ``test`` makes one line that says how many visible tests failed and why; ``validate_and_build`` builds, tests and names
 the one main error (paper A: build, parse the log, pick one). Guarantees: builds run in a sandbox of their own, so that
 what a build writes is no part of the repair; only the tests that the agent may see run; equal states of a task share
-one run through the execution cache, which makes a group of rollouts cheap (tasks are certified deterministic); the time
-of a run that another episode executes is a wait.
+one run through the execution cache, which makes a group of rollouts cheap (tasks are certified deterministic), and
+``test``, which runs in the episode's own sandbox, only where the same commands ran there before; the time of a run that
+another episode executes is a wait.
 """
 
 import asyncio
@@ -181,10 +182,9 @@ class RunTestsTool(Tool[NoArguments]):
         """Run the visible tests on the current state."""
         task = context.task
         request = task_request(task, task.visible_tests)
-        files = context.workspace.state_digest()
-        key = (task.id, files, request.digest())
-
         workspace = context.workspace
+        files = workspace.state_digest()
+        key = (task.id, workspace.execution_digest(), request.digest())
         run = await _run_once(
             workspace, self.services.cache, key, workspace.sandbox, lambda sandbox: sandbox.run_tests(request)
         )

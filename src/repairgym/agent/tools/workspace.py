@@ -9,6 +9,7 @@ cost no sandbox. Files that commands make and that are no UTF-8 text, or hold a 
 import asyncio
 import hashlib
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ class WorkspaceState:
     cwd: str
     snapshot: Snapshot | None
     """Of the sandbox; None: it had none. Whoever keeps the state closes it."""
+    history: str = ""
+    """Digest of the commands that ran in the sandbox; empty: none did."""
 
 
 class Workspace:
@@ -61,6 +64,7 @@ class Workspace:
         self._starting = asyncio.Lock()
         self._first_changes: Files = {}
         self._is_stale = False
+        self._history = ""
         self.changes: Files = {}
         self.cwd = "/testbed"
         """Working folder of the shell."""
@@ -100,16 +104,25 @@ class Workspace:
     async def run_command(self, command: str, *, timeout_s: float) -> ExecResult:
         """Run bash in the episode's shell; `refresh` before the next `read`."""
         session = await (await self.sandbox()).open_session()
-        self._is_stale = True
-        result = await session.run(command, timeout_s=timeout_s)
+        result = await self._executed(command, session.run(command, timeout_s=timeout_s))
         self.cwd = session.cwd
         return result
 
     async def run_program(self, argv: tuple[str, ...], *, env: dict[str, str], timeout_s: float) -> ExecResult:
         """Run a program in the tree, outside of the shell; `refresh` before the next `read`."""
         sandbox = await self.sandbox()
+        return await self._executed(repr((argv, sorted(env.items()))), sandbox.exec(argv, timeout_s=timeout_s, env=env))
+
+    async def _executed(self, command: str, run: Awaitable[ExecResult]) -> ExecResult:
+        """Return the result of a command that runs in the sandbox, and record both for `execution_digest`."""
+        before = (self._history, self.state_digest(), command)
         self._is_stale = True
-        return await sandbox.exec(argv, timeout_s=timeout_s, env=env)
+        # What an interrupted command leaves is like nothing else.
+        self._history = uuid.uuid4().hex
+        result = await run
+        outcome = result.model_copy(update={"duration_s": 0.0, "waited_s": 0.0})
+        self._history = hashlib.sha256(repr((before, outcome)).encode("utf-8", "surrogateescape")).hexdigest()
+        return result
 
     async def refresh(self) -> None:
         """Read back the changes of commands, if any ran; `SandboxContentError` if more was changed than can be read."""
@@ -134,12 +147,12 @@ class Workspace:
         await self.refresh()
         if self._sandbox is not None and self._snapshot is None:
             self._snapshot = await self._sandbox.snapshot()
-        return WorkspaceState(dict(self.changes), self._first_changes, self.cwd, self._snapshot)
+        return WorkspaceState(dict(self.changes), self._first_changes, self.cwd, self._snapshot, self._history)
 
     def restore(self, state: WorkspaceState) -> None:
         """Go to ``state``, in a workspace without a sandbox; the next one is a fork of the state's, if it had one."""
         self.changes, self._first_changes, self.cwd = dict(state.changes), state.first_changes, state.cwd
-        self._snapshot = state.snapshot
+        self._snapshot, self._history = state.snapshot, state.history
 
     def state_digest(self) -> str:
         """Return the SHA-256 (hex) of the changes: equal states have equal digests."""
@@ -147,6 +160,14 @@ class Workspace:
         for path in sorted(self.changes):
             hasher.update(f"{path}\0{self.changes[path]}\0".encode("utf-8", "surrogateescape"))
         return hasher.hexdigest()
+
+    def execution_digest(self) -> str:
+        """Return the SHA-256 (hex) of all that decides a run in the sandbox: the changes, and the commands before it.
+
+        A command leaves more there than `changes` hold: binary files, modes, links, files out of the repository,
+        processes. Equal commands on equal changes with equal results count as equal.
+        """
+        return hashlib.sha256(f"{self.state_digest()}\0{self._history}".encode()).hexdigest()
 
     async def sandbox(self) -> Sandbox:
         """Return the live sandbox, started on first use with all changes so far; SandboxError if that fails."""
@@ -203,6 +224,7 @@ class Workspace:
 
     async def close(self) -> None:
         """End the sandbox, if one was started."""
+        self._history = ""
         if self._sandbox is not None:
             await self._sandbox.close()
             self._sandbox = None

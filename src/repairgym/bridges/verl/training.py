@@ -141,7 +141,7 @@ def train_with_verl(
     for stage in stages:
         if stage.phase == STAGE_2 and isinstance(config, TwoStageConfig):
             task_ids = select_tasks_again(run, config.select)
-        start = extend(run, start, _yarn_factor(config, stage.phase))
+        start = extend(run, start, _yarn_factor(config, stage.phase), stage.phase)
         paths = paths_of(run.folder, stage.phase, start, tasks)
         run_verl_stage(run, stage, machine, paths, config.watch.alarms, task_ids)
         start = stage.phase

@@ -83,6 +83,12 @@ class Engine:
         self._drop_cancelled()
         self._slots.release(session_id)
 
+    def cancel_all(self) -> None:
+        """Cancel every request."""
+        for request in self._waiting + self._running:
+            request.is_cancelled = True
+        self._drop_cancelled()
+
     def step(self) -> list[Request]:
         """Admit waiting requests, then feed one token to each running row; returns the finished requests."""
         self._drop_cancelled()

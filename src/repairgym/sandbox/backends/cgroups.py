@@ -136,6 +136,8 @@ class ControlGroups:
         self._name = _name(str(next(_numbers)))
         self._number = 0
         self._parents: list[tuple[Path, Mount]] = []
+        self._adopted: list[tuple[Path, Mount, str]] = []
+        """Parents with a controller of theirs."""
         mounts = [_above_leaf(mount) for mount in (_read_mounts() if mounts is None else mounts)]
         for mount in mounts:
             with contextlib.suppress(OSError):
@@ -162,6 +164,7 @@ class ControlGroups:
             except OSError as error:
                 errors.append(f"{mount.own} ({controller}): {error.strerror}")
                 continue
+            self._adopted.append((*place, controller))
             if place not in self._parents:
                 self._parents.append(place)
             return ""
@@ -176,6 +179,8 @@ class ControlGroups:
         try:
             for parent, mount in self._parents:
                 folder = parent / str(self._number)
+                if not parent.is_dir():
+                    self._make_again(parent)
                 folder.mkdir()
                 group.folders.append(folder)
                 memory = set_limits(folder, mount, limits)
@@ -184,6 +189,13 @@ class ControlGroups:
             group.remove()
             raise
         return group
+
+    def _make_again(self, folder: Path) -> None:
+        """Make a parent that a spawner, which removes them at its end, has removed before its successor started."""
+        folder.mkdir(exist_ok=True)
+        for parent, mount, controller in self._adopted:
+            if parent == folder and mount.version == 2:
+                enable(parent, controller)
 
     def close(self) -> None:
         """Remove everything; processes in the groups are killed."""

@@ -55,10 +55,14 @@ class DegradedBackend(GuestBackend):
             self._is_swept = True
             owner.sweep_folders(_FOLDER_KIND)
         folder = owner.make_folder(_FOLDER_KIND)
-        (folder / "guest").mkdir()
-        (folder / "guest" / "repairgym_guest").symlink_to(GUEST_FOLDER)
         boot = [str(python), "-B", "-c", _BOOT, str(folder / "guest")]
-        process = await ServingProcess.start(lambda connection: [*boot, str(connection)])
+        try:
+            (folder / "guest").mkdir()
+            (folder / "guest" / "repairgym_guest").symlink_to(GUEST_FOLDER)
+            process = await ServingProcess.start(lambda connection: [*boot, str(connection)])
+        except BaseException:
+            owner.remove_tree(folder)
+            raise
         header: dict[str, Any] = {"folder": str(folder), "tree": str(spec.tree.resolve()), "python": str(python)}
         header |= {"readable": view.readable, "listable": view.listable}
         if kept is not None:

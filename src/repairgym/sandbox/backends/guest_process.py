@@ -48,7 +48,14 @@ class ServingProcess:
     async def start(cls, describe: Callable[[int], list[str]]) -> ServingProcess:
         """Start the command that ``describe`` returns for the number of its socket."""
         process, ours, log_fd = _start(describe)
-        return cls(process, await Channel.open(ours), log_fd)
+        try:
+            return cls(process, await Channel.open(ours), log_fd)
+        except BaseException:
+            ours.close()
+            process.kill()
+            process.wait()
+            os.close(log_fd)
+            raise
 
     async def end(self) -> None:
         """Hang up and wait for the end of the process; kill it after 30 s. Call it once."""

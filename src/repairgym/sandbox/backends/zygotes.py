@@ -25,7 +25,7 @@ from repairgym.sandbox.backends.cgroups import Group
 from repairgym.sandbox.backends.guest_process import describe_layout
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.channel import Channel
-from repairgym.sandbox.guest import wire
+from repairgym.sandbox.guest import spawner, wire
 from repairgym.sandbox.guest_sandbox import GUEST_FOLDER
 from repairgym.sandbox.system_view import SystemPaths
 
@@ -41,14 +41,14 @@ _NUM_LOOKS = 20
 _CHUNK_BYTES = 1 << 16
 
 
-async def _send(connection: socket.socket, request: dict[str, Any], fds: Sequence[int] = ()) -> socket.socket:
-    """Send a request with one end of a new connection and ``fds``; return our end."""
+async def _send(connection: socket.socket, request: bytes, fds: Sequence[int] = ()) -> socket.socket:
+    """Send a short request with one end of a new connection and ``fds``; return our end."""
     ours, theirs = socket.socketpair()
     try:
         with theirs:
             while True:
                 try:
-                    socket.send_fds(connection, [json.dumps(request).encode()], [theirs.fileno(), *fds])
+                    socket.send_fds(connection, [request], [theirs.fileno(), *fds])
                     return ours
                 except BlockingIOError:
                     await asyncio.sleep(_BUSY_WAIT_S)
@@ -69,6 +69,19 @@ async def _receive(connection: socket.socket) -> wire.Header:
             raise EOFError("the other end is gone")
         data += part
     return wire.unpack(data[wire.PREFIX.size :], b"")[0]
+
+
+def _packed(request: dict[str, Any]) -> bytes:
+    return json.dumps(request).encode()
+
+
+def _file_of(content: bytes) -> int:
+    """Return a descriptor at the start of a file in memory."""
+    fd = os.memfd_create("repairgym-layout")
+    with open(fd, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
 
 
 class Spawner:
@@ -98,7 +111,11 @@ class Spawner:
         """Start a zygote for the environment and tree of ``spec``."""
         layout, log_fd = describe_layout(spec, self._paths), os.memfd_create("repairgym-zygote-log")
         try:
-            control = await _send(self._connection, layout, [log_fd])
+            layout_fd = _file_of(_packed(layout))
+            try:
+                control = await _send(self._connection, spawner.START, [log_fd, layout_fd])
+            finally:
+                os.close(layout_fd)
             try:
                 return await Zygote.wait_ready(control, log_fd)
             except BaseException:
@@ -158,7 +175,7 @@ class Zygote:
         with contextlib.ExitStack() as stack:
             roles, fds = ([], []) if group is None else stack.enter_context(group.descriptors())
             request = {"op": "fork", "id": number, "accounting": roles, "snapshot": snapshot}
-            connection = await _send(self._control, request, fds)
+            connection = await _send(self._control, _packed(request), fds)
         return await Channel.open(connection)
 
     async def remount(self, sandbox: int, lineage: dict[str, Any]) -> int:
@@ -168,7 +185,7 @@ class Zygote:
         """
         snapshot = next(self.numbers)
         request = {"op": "remount", "id": sandbox, "snapshot": snapshot, "lineage": lineage}
-        with await _send(self._control, request) as connection:
+        with await _send(self._control, _packed(request)) as connection:
             try:
                 answer = await asyncio.wait_for(_receive(connection), _REMOUNT_TIMEOUT_S)
             except (OSError, EOFError) as error:
@@ -180,7 +197,7 @@ class Zygote:
 
     async def listen(self, sandbox: int, port: int) -> socket.socket:
         """Return a socket that listens on ``port`` of the loopback interface of ``sandbox``."""
-        with await _send(self._control, {"op": "listen", "id": sandbox, "port": port}) as connection:
+        with await _send(self._control, _packed({"op": "listen", "id": sandbox, "port": port})) as connection:
             connection.setblocking(True)
             connection.settimeout(_LISTEN_TIMEOUT_S)
             try:
@@ -198,7 +215,7 @@ class Zygote:
         """Forget closed sandboxes and snapshots."""
         request = {"op": "drop", "sandboxes": list(sandboxes), "snapshots": list(snapshots)}
         with contextlib.suppress(SandboxLostError, OSError):
-            (await _send(self._control, request)).close()
+            (await _send(self._control, _packed(request))).close()
 
     async def is_gone(self) -> bool:
         """Return True when the process has ended; waits a moment for one that is about to."""

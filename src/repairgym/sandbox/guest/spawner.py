@@ -1,8 +1,8 @@
 """The resident spawner: a small process that starts one zygote per (environment, tree), each in its own namespaces.
 
-Reads requests (a :class:`.rootfs.Layout`) with two descriptors (control socket, log) from the host, makes
-zygotes. Runs on the host's interpreter with ``-I -S``. Guarantees: it holds no code of a task; it ends, with every
-zygote, when the host closes the socket or dies.
+Reads requests (:data:`START`) with three descriptors from the host: control socket, log, and a file with a
+:class:`.rootfs.Layout`. Makes zygotes. Runs on the host's interpreter with ``-I -S``. Guarantees: it holds no code of
+a task; it ends, with every zygote, when the host closes the socket or dies.
 
 Identity: an ordinary user becomes root of its own user namespace. Real root maps an unused id instead, because a
 process that is user 0 outside could write ``/proc/sys`` without any capability.
@@ -22,6 +22,8 @@ from . import reaping, rootfs, syscalls, wire
 
 UNUSED_HOST_ID = 1_900_000_000
 """Host user and group that a zygote started by root becomes."""
+START = b"start"
+"""A request."""
 OOM_SCORE = 800
 """Least ``oom_score_adj`` of the processes in a sandbox."""
 _BOOT = (
@@ -180,7 +182,11 @@ def _serve(host: socket.socket, host_pidfd: int) -> None:
     while True:
         if host_pidfd in dict(poll.poll()):
             return
-        message, fds = wire.receive_fds(host, 1 << 18, 2)
+        # Small, because the kernel cuts a message where its descriptors come; a layout can be as long as a file.
+        message, fds = wire.receive_fds(host, len(START), 3)
         if not message:
             return
-        _fork_zygote(json.loads(message), fds[0], fds[1], host, host_pidfd)
+        control, log, layout = fds
+        with open(layout, encoding="utf-8") as file:
+            request = json.load(file)
+        _fork_zygote(request, control, log, host, host_pidfd)

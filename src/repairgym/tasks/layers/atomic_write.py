@@ -38,6 +38,8 @@ def folder_written_whole(folder: Path) -> Iterator[Path]:
     place = folder.with_name(f".{folder.name}.{os.getpid()}")
     with disk_full_as_repairgym_error(folder):
         try:
+            # Of a killed process with the same id, as in a container that starts again.
+            shutil.rmtree(place, ignore_errors=True)
             place.mkdir(parents=True)
             yield place
             if any(place.iterdir()):

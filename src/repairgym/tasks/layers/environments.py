@@ -30,6 +30,7 @@ from uv import find_uv_bin
 
 from repairgym.errors import DiskFullError, IndexUnavailableError, PackageNotFoundError, TaskError
 from repairgym.records import Environment
+from repairgym.tasks.layers.atomic_write import written_whole
 from repairgym.tasks.layers.catalogue import JAVA_REQUIREMENTS, JavaPackage, NpmPackage, Project, shipped_path
 from repairgym.tasks.layers.debian import (
     DEBIAN_HEAD,
@@ -88,9 +89,9 @@ def lock_of(project: Project, folder: str = "") -> str:
 
 def write_lock(requirements: tuple[str, ...], folder: Path, exclude_newer: str = "") -> Path:
     """Resolve ``requirements`` (see `resolve_lock`) and write their lock below ``folder``; return the file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / lock_name(requirements)
-    path.write_text(resolve_lock(requirements, exclude_newer), encoding="utf-8")
+    path, lock = folder / lock_name(requirements), resolve_lock(requirements, exclude_newer)
+    with written_whole(path) as stream:
+        stream.write(lock.encode())
     return path
 
 
@@ -141,10 +142,6 @@ def build_environment(store: LayerStore, lock: str) -> tuple[Environment, Path]:
     main, _, wheelhouse = lock.partition(WHEELHOUSE_HEAD)
     # Layers are read-only: the same files serve the environment with and without a wheelhouse.
     plain = build_environment(store, main)[1] if wheelhouse else None
-    folder = store.root / "environments" / environment.digest
-    if folder.is_dir() and not (folder / "bin" / "python").exists():
-        # Its base interpreter is gone or has moved.
-        store.discard("environments", environment.digest)
     return environment, store.build_once(
         "environments", environment.digest, lambda place: _install(place, lock, store, plain)
     )

@@ -6,17 +6,21 @@ Guarantees: a layer in use by a live process is never removed; a layer under rem
 needs it waits and builds it again).
 """
 
+import errno
 import fcntl
 import os
+import resource
 import shutil
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from repairgym.config.sandbox import LayersConfig
+from repairgym.errors import RepairGymError
 from repairgym.records import Record
 from repairgym.tasks.layers.inventory import manifest_path
 
@@ -37,6 +41,8 @@ KINDS = (
     "wheelhouses",
     "agents",
 )
+_NUM_FILES = 1 << 16
+"""More take time: old kernels have no call that closes all descriptors of a child at once."""
 _held: dict[Path, int] = {}
 _num_holders: Counter[Path] = Counter()
 _holding = threading.Lock()
@@ -70,7 +76,11 @@ def mark_used(layer: Path, num_bytes: int | None = None) -> None:
     """Hold ``layer`` for the rest of this process; wait while another process removes it.
 
     ``num_bytes`` is recorded as its size. In a store that cannot be written nothing is removed, and nothing is done.
+
+    Raises:
+        RepairGymError: this process or machine can open no more files, so that another process could remove the layer.
     """
+    _allow_many_files()
     path = use_path(layer)
     with _holding:
         try:
@@ -79,8 +89,23 @@ def mark_used(layer: Path, num_bytes: int | None = None) -> None:
             os.utime(_held[path])
             if num_bytes is not None:
                 os.pwrite(_held[path], str(num_bytes).encode(), 0)
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise RepairGymError(
+                    f"{layer} cannot be kept: too many files are open, and each layer in use is one; raise the limit "
+                    "(ulimit -Hn) or give the tasks to more processes"
+                ) from error
             return
+
+
+@cache
+def _allow_many_files() -> None:
+    """Raise this process's limit of open files: one is open per layer, for all tasks of a build."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _NUM_FILES if hard == resource.RLIM_INFINITY else min(hard, _NUM_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _lock(path: Path, kind: int) -> int:
@@ -107,15 +132,17 @@ def _is_same_file(fd: int, path: Path) -> bool:
 
 def list_layers(root: Path) -> list[LayerUse]:
     """Return every layer of the store at ``root``, the longest unused first."""
-    layers = (path for kind in KINDS for path in (root / kind).glob("[!.]*") if path.is_dir())
-    return sorted(map(describe_layer, layers), key=lambda layer: (layer.last_use_s, str(layer.path)))
+    layers: list[LayerUse] = []
+    for path in (path for kind in KINDS for path in (root / kind).glob("[!.]*") if path.is_dir()):
+        # Another process may remove it meanwhile.
+        with suppress(FileNotFoundError):
+            layers.append(describe_layer(path))
+    return sorted(layers, key=lambda layer: (layer.last_use_s, str(layer.path)))
 
 
 def describe_layer(layer: Path) -> LayerUse:
-    """Return size and last use of ``layer``; an unrecorded size is measured and recorded."""
-    # Layers of older versions have only the lock of their build.
-    marks = (use_path(layer), layer.with_name(f".{layer.name}.lock"), layer)
-    last_use_s = next(mark.stat().st_mtime for mark in marks if mark.exists())
+    """Return size and last use of ``layer``, or FileNotFoundError; an unrecorded size is measured and recorded."""
+    last_use_s = _last_use_s(layer)
     try:
         num_bytes = int(use_path(layer).read_text())
     except (OSError, ValueError):
@@ -127,9 +154,41 @@ def describe_layer(layer: Path) -> LayerUse:
     return LayerUse(path=layer, num_bytes=num_bytes, last_use_s=last_use_s)
 
 
+def _last_use_s(layer: Path) -> float:
+    # Layers of older versions have only the lock of their build.
+    for mark in (use_path(layer), layer.with_name(f".{layer.name}.lock")):
+        with suppress(FileNotFoundError):
+            return mark.stat().st_mtime
+    return layer.stat().st_mtime
+
+
+def remove_leftovers(root: Path) -> None:
+    """Remove what killed builds and removals left in the store at ``root``; it is no layer, so nothing else finds it.
+
+    A folder of a build that runs stays: its process holds the lock of the layer. A removal that runs needs no lock:
+    nobody reads what it renamed, so that two may remove it.
+    """
+    for kind in KINDS:
+        for place in (root / kind).glob(".*"):
+            name, building, _ = place.name.removeprefix(".").rpartition(".building-")
+            is_removal = ".removing-" in place.name
+            if not (building or is_removal) or not place.is_dir():
+                continue
+            try:
+                fd = None if is_removal else _lock(place.with_name(f".{name}.lock"), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue
+            try:
+                shutil.rmtree(place, ignore_errors=True)
+            finally:
+                if fd is not None:
+                    os.close(fd)
+
+
 def collect(root: Path, config: LayersConfig, now_s: float | None = None) -> Collection:
     """Remove the longest unused layers until the store is within ``config.max_bytes``."""
     now_s = time.time() if now_s is None else now_s
+    remove_leftovers(root)
     layers = list_layers(root)
     before = after = sum(layer.num_bytes for layer in layers)
     removed: list[LayerUse] = []
@@ -205,9 +264,21 @@ def release(layer: Path) -> None:
             remove_layer(layer)
 
 
+def remove_broken(layer: Path) -> bool:
+    """Remove ``layer``, which does not work on this machine; False where another process uses it, or may remove it."""
+    let_go(layer)
+    with _alone(layer) as is_free:
+        if is_free and layer.is_dir():
+            with suppress(OSError):
+                remove_layer(layer)
+    return not layer.is_dir()
+
+
 def remove_layer(layer: Path) -> None:
     """Remove ``layer`` and the files next to it; the caller ensures that nobody uses it."""
     doomed = layer.with_name(f".{layer.name}.removing-{os.getpid()}")
+    # Of a killed process with the same id, as in a container that starts again.
+    shutil.rmtree(doomed, ignore_errors=True)
     layer.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)
     for path in (manifest_path(layer), use_path(layer)):

@@ -101,25 +101,18 @@ class LayerStore:
         return (self.root / kind / digest).is_dir()
 
     def find(self, kind: str, digest: str) -> Path | None:
-        """Return the layer ``kind/digest`` if it is built, and mark it as used by this process."""
+        """Return the layer ``kind/digest`` if it is built and works here, and mark it as used by this process."""
         layer = self.root / kind / digest
         # An empty digest would be the folder of all layers of the kind.
         return layer if digest and self._is_usable(layer) else None
 
     def _is_usable(self, layer: Path) -> bool:
-        """Return True if ``layer`` exists; then it stays until this process ends."""
-        if not layer.is_dir():
+        """Return True if ``layer`` exists and works here; then it stays until this process ends."""
+        if not layer.is_dir() or _has_lost_interpreter(layer):
             return False
         # Marked before the second check: a removal has ended by then.
         gc.mark_used(layer)
         return layer.is_dir()
-
-    def discard(self, kind: str, digest: str) -> None:
-        """Remove a layer that nobody can use, so that the next use builds it again; see `release` for others."""
-        final = self.root / kind / digest
-        with _locked(final.with_name(f".{digest}.lock")):
-            if final.is_dir():
-                gc.remove_layer(final)
 
     def holding(self, kind: str, digest: str) -> AbstractContextManager[None]:
         """Keep a layer from a `release` by another part of this process."""
@@ -130,7 +123,11 @@ class LayerStore:
         gc.release(self.root / kind / digest)
 
     def build_once(self, kind: str, digest: str, build: Callable[[Path], None]) -> Path:
-        """Return the layer ``kind/digest``; ``build`` fills the folder of a missing one."""
+        """Return the layer ``kind/digest``; ``build`` fills the folder of a missing one.
+
+        An environment whose interpreter is no longer on this machine is built again; InputError where another process
+        uses it.
+        """
         final = self.root / kind / digest
         if self._is_usable(final):
             return final
@@ -164,6 +161,12 @@ class LayerStore:
         return self._index
 
 
+def _has_lost_interpreter(layer: Path) -> bool:
+    """Return True where the interpreter of an environment was removed or has moved, or is that of another machine."""
+    python = layer / "bin" / "python"
+    return layer.parent.name in ("environments", "agents") and python.is_symlink() and not python.exists()
+
+
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as stream:
@@ -180,12 +183,24 @@ def _build_and_rename(final: Path, build: Callable[[Path], None]) -> int:
     try:
         place.chmod(0o755)
         build(place)
+        if final.is_dir():
+            _make_room(final)
         num_bytes = write_manifest(place, final).num_bytes
         place.rename(final)
         return num_bytes
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
         raise
+
+
+def _make_room(layer: Path) -> None:
+    """Remove an environment without its interpreter."""
+    if not gc.remove_broken(layer):
+        raise InputError(
+            f"the interpreter of {layer} ({(layer / 'bin' / 'python').readlink()}) is not on this machine, and another "
+            "process uses it or it cannot be removed; give each machine or image a layer store of its own "
+            "(REPAIRGYM_CACHE)"
+        )
 
 
 def _unpack(archive: Path, sdist: Sdist, place: Path) -> None:

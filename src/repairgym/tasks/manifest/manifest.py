@@ -260,8 +260,8 @@ class TaskManifest:
         text = task.environment.lock
         same = [path for path in self.locks.glob("*.txt") if path.read_text(encoding="utf-8") == text]
         path = same[0] if same else self.locks / f"{text_key(text)}.txt"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        with written_whole(path) as stream:
+            stream.write(text.encode())
         return path.name
 
     def _write(self, name: str, content: PackageEntries) -> None:

@@ -46,6 +46,6 @@ def test_the_root_holds_layers_in_order_and_variables(store, images):
     assert [path.name for path in root.layers] == list(images[0].layers)
     assert [[file.name for file in path.iterdir()] for path in root.layers] == [["base"], ["first"]]
     assert root.variables == {"NAME": "one"}
-    store.discard(LAYERS, images[0].layers[0])
+    store.release(LAYERS, images[0].layers[0])
     with pytest.raises(InputError, match="is not in the store any more; pull the image again"):
         root_of(store, images[0])

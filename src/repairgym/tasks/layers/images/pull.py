@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 
 from repairgym.errors import IndexUnavailableError, InputError
@@ -107,8 +108,10 @@ def _fetch(
     store: LayerStore, source: ImageSource, absent: dict[str, Descriptor], meter: _Meter, num_parallel: int
 ) -> None:
     for part in (store.root / LAYERS).glob(".*.part"):
-        if time.time() - part.lstat().st_mtime > store.config.min_idle_s:
-            part.unlink(missing_ok=True)
+        # Another pull may finish with it meanwhile.
+        with suppress(FileNotFoundError):
+            if time.time() - part.lstat().st_mtime > store.config.min_idle_s:
+                part.unlink()
     with ThreadPoolExecutor(num_parallel, thread_name_prefix="pull") as pool:
         futures = [pool.submit(_fetch_layer, store, source, layer, blob, meter) for layer, blob in absent.items()]
         try:
