@@ -166,7 +166,7 @@ def _values_of(node: ast.stmt | None, name: str) -> list[ast.expr | None]:
     for part in ast.walk(node) if node is not None else ():
         match part:
             case ast.Assign(targets, value):
-                values += [found for target in targets for found in _bound_to(target, value, name)]
+                values += [bound for target in targets for bound in _bound_to(target, value, name)]
             case ast.AnnAssign(target, _, ast.expr() as value) | ast.NamedExpr(target, value):
                 values += _bound_to(target, value, name)
             case ast.For(target, ast.List(elts=[*_, value]) | ast.Tuple(elts=[*_, value])):
@@ -179,8 +179,8 @@ def _bound_to(target: ast.expr, value: ast.expr, name: str) -> Iterator[ast.expr
         case ast.Name(), _ if target.id == name:
             yield value
         case ((ast.Tuple(parts) | ast.List(parts)), (ast.Tuple(given) | ast.List(given))) if len(parts) == len(given):
-            for part, one in zip(parts, given, strict=True):
-                yield from _bound_to(part, one, name)
+            for part, given_part in zip(parts, given, strict=True):
+                yield from _bound_to(part, given_part, name)
         case ((ast.Tuple() | ast.List()), _) if name in _stored(target):
             yield None
 
