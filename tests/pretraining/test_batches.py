@@ -93,7 +93,9 @@ def test_a_run_that_searches_at_each_save_keeps_its_saves(config: PretrainingCon
             raise Killed
 
     for share in (0.5, 0.0):
-        begun = config.model_copy(update={"corrections": CorrectionConfig(token_share=share, max_edits=1, num_searches=8)})
+        begun = config.model_copy(
+            update={"corrections": CorrectionConfig(token_share=share, max_edits=1, num_searches=8)}
+        )
         resumed = begun.model_copy(update={"save_every_steps": 3})
         out = tmp_path / f"base-{share}"
         with pytest.raises(Killed):
