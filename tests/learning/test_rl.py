@@ -85,11 +85,25 @@ def test_a_first_step_has_ratio_one_and_clips_nothing(model: PreTrainedModel, ma
 
 def test_minibatches_keep_groups_whole_and_about_equal(make_group: MakeGroup) -> None:
     samples = [sample for seed in range(7) for sample in make_group(seed, 10, (3,) * 4)]
-    batches = minibatches(samples, 10, np.random.default_rng(0))
+    batches = minibatches(samples, 10, np.random.default_rng(0))  # without ids each sample is a trajectory
     assert sorted(len(batch) for batch in batches) == [8, 8, 12]
     for batch in batches:
         names = [sample.group_id for sample in batch]
         assert all(names.count(name) == 4 for name in names)
+
+
+def test_a_trajectory_whose_history_forked_counts_once_in_a_minibatch(make_group: MakeGroup) -> None:
+    """Batches of 2 of 3 groups x 2 trajectories: the same, whether each is one history or five."""
+    whole = [
+        replace(sample, trajectory_id=f"{seed}/{number}")
+        for seed in range(3)
+        for number, sample in enumerate(make_group(seed, 10, (3, 3)))
+    ]
+    forked = [sample for sample in whole for _ in range(5 if sample.group_id != "group1" else 1)]
+    batches = [minibatches(samples, 4, np.random.default_rng(0)) for samples in (whole, forked)]
+    names = [[{sample.trajectory_id for sample in batch} for batch in part] for part in batches]
+    assert names[0] == names[1]
+    assert sorted(map(len, names[0])) == [2, 4]
 
 
 def test_samples_without_advantage_are_left_out(model: PreTrainedModel, make_group: MakeGroup) -> None:
