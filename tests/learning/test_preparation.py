@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from transformers import PreTrainedModel
 
 from repairgym.config.algorithms import (
@@ -94,6 +95,31 @@ def test_turns_are_discounted_along_the_trajectory_whatever_happened_to_its_hist
     assert found == {0: [0.25] * 2, 1: [0.5], 2: [1.0] * 3}
     assert last.value_target is not None
     assert last.value_target[last.weight > 0].tolist() == [-1.0]
+
+
+def test_the_explained_variance_is_that_of_the_targets(model: PreTrainedModel) -> None:
+    """1 - var(T - V) / var(T) over all learned tokens, with values that differ from token to token."""
+    learner = Learner(model, OptimizerConfig(), ComputeConfig(), value_learning_rate=1e-3)
+    assert learner.value_head
+    torch.manual_seed(0)
+    torch.nn.init.normal_(learner.value_head.linear.weight)
+    samples = [
+        history([1, 2, 3], ACTIONS, trajectory_id="a", reward=1.0),
+        history([1, 5, 3], ACTIONS, trajectory_id="b", reward=0.0),
+    ]
+    config = AlgorithmConfig(advantage=GaeAdvantageConfig(turn_lambda=0.5), loss=PpoLossConfig())
+    prepared, metrics = prepare(samples, learner, config, None)
+    values, targets = [], []
+    for sample in prepared:
+        assert sample.old_value is not None
+        assert sample.value_target is not None
+        values.append(sample.old_value[sample.weight > 0])
+        targets.append(sample.value_target[sample.weight > 0])
+    value, target = np.concatenate(values), np.concatenate(targets)
+    expected = 1.0 - (target - value).var() / target.var()
+    assert metrics["value/explained_variance"] == pytest.approx(expected, rel=1e-3)
+    assert metrics["value/target_mean"] == pytest.approx(target.mean(), rel=1e-3)
+    assert expected != 0.0
 
 
 def test_no_token_of_an_exploit_is_praised_by_critic_or_teacher(model: PreTrainedModel) -> None:

@@ -78,9 +78,17 @@ def test_policy_updates_raise_the_reward_and_agree_with_the_sampler(make_model: 
 def test_a_first_step_has_ratio_one_and_clips_nothing(model: PreTrainedModel, make_group: MakeGroup) -> None:
     group = make_group(1, 30, (10, 12, 9))
     trainer = PolicyTrainer(model, AlgorithmConfig(optimizer=FAST))
-    far = trainer.update(group)
-    assert far["policy/log_prob_gap"] > 0.1  # the made-up old log-probs are not the model's
-    assert far["optim/num_steps"] == 1
+    measured = trainer.learner.measure(group)
+    own = [replace(sample, old_log_prob=scores.log_prob) for sample, scores in zip(group, measured, strict=True)]
+    first = trainer.update(own)
+    assert first["optim/num_steps"] == 1
+    assert first["policy/ratio_mean"] == pytest.approx(1.0, abs=1e-4)
+    assert first["policy/clip_high_frac"] == first["policy/clip_low_frac"] == 0.0
+    assert first["policy/log_prob_gap"] < 1e-4
+    # Made-up log-probabilities are not the model's.
+    far = PolicyTrainer(model, AlgorithmConfig(optimizer=FAST)).update(group)
+    assert far["policy/log_prob_gap"] > 0.1
+    assert far["policy/clip_high_frac"] + far["policy/clip_low_frac"] > 0.0
 
 
 def test_minibatches_keep_groups_whole_and_about_equal(make_group: MakeGroup) -> None:

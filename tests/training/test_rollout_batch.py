@@ -22,11 +22,13 @@ from repairgym.training.credit import credit_metrics
 from repairgym.training.rollout_batch import (
     Demonstrations,
     Group,
+    RolloutBatch,
     advantages_of,
     demonstration_coefficient,
     make_trajectory_groups,
     most_spread,
     overlong_metrics,
+    rollout_metrics,
     samples_of,
 )
 
@@ -91,6 +93,27 @@ def test_each_treatment_of_over_long_episodes(make_group: Callable[..., list[Tra
     # The baseline still knows of it, or it has never been.
     assert found["baseline_only"][1] == pytest.approx((2**0.5, -(0.5**0.5), -(0.5**0.5)), abs=1e-4)
     assert found["drop"][1] == pytest.approx((1.0, -1.0, 0.0), abs=1e-4)
+
+
+def test_means_and_rates_of_a_batch(trajectory_maker: Maker) -> None:
+    """Four valid episodes and an invalid one; of three submissions one ran no test behind its edit."""
+    edit, test, submit = ("edit", "@1 a => b", "@1 b", ""), ("test", "", "passed 2", ""), ("submit", "", "", "")
+    members = [
+        trajectory_maker("a", steps=[edit, test, submit], kind=PASSED),
+        trajectory_maker("b", steps=[edit, submit], kind=FAILED),
+        trajectory_maker("c", steps=[test, edit, test, submit], kind=FAILED),
+        trajectory_maker("d", steps=[edit], kind=FAILED, stop_reason=StopReason.TURN_LIMIT),
+        trajectory_maker("e", steps=[edit] * 9, kind=INVALID),
+    ]
+    verdicts = [member.verdict.model_copy(update={"is_restored": member.id == "a"}) for member in members]
+    batch = RolloutBatch(
+        trajectories=[replace(it, verdict=verdict) for it, verdict in zip(members, verdicts, strict=True)]
+    )
+    metrics = rollout_metrics(batch)
+    assert metrics["rollout/num_turns_mean"] == (3 + 2 + 4 + 1) / 4
+    assert metrics["rollout/restored_rate"] == 1 / 4
+    assert metrics["rollout/submit_rate"] == 3 / 4
+    assert metrics["rollout/blind_submit_rate"] == pytest.approx(1 / 3)
 
 
 def test_what_is_only_a_baseline_has_no_say_in_means_over_learned_tokens(
