@@ -295,7 +295,8 @@ class _Units:
         shuffled = np.empty_like(self.is_after)
         order = np.lexsort((generator.random(len(self.stratum)), self.stratum))
         shuffled[order] = self.is_after[np.argsort(self.stratum, kind="stable")]
-        return shuffled[self.unit]
+        labels: np.ndarray = shuffled[self.unit]
+        return labels
 
 
 def _exchangeable(episodes: Sequence[EpisodeFacts], is_after: np.ndarray, common: Collection[str]) -> _Units | None:
