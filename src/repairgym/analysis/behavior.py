@@ -281,7 +281,7 @@ def policy_shift(
 
 @dataclass(frozen=True)
 class _Units:
-    """What a permutation exchanges: episodes of one task of both sides, and whole tasks of one side."""
+    """Units that a permutation exchanges: episodes of one task of both sides, and whole tasks of one side."""
 
     unit: np.ndarray
     """[episodes] index of each episode's unit."""
