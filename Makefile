@@ -49,7 +49,7 @@ TORCH := $(shell sed -n 's/^torch==//p' requirements-torch.txt)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --no-input --no-compile
 TORCH_PIP := $(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: help setup tools demo examples dist site words test parity ray ray-env trl trl-env clients quickstarts verl verl-env vllm engines lint format types contracts check bench gpu docs lock clean
+.PHONY: help setup tools demo examples dist site words test long parity ray ray-env trl trl-env clients quickstarts verl verl-env vllm engines lint format types contracts check bench gpu docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -68,6 +68,9 @@ test: setup ## the default tests (ARGS="tests/config -x" for a selection, COVERA
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q $(if $(ARGS),$(ARGS),-n auto --dist worksteal --durations=5 \
 		$(if $(COVERAGE),--cov --cov-report=term:skip-covered))
 
+long: setup ## tests that are slow, need a package index or a GPU: hours, for a schedule (ARGS="-n 2 --dist worksteal")
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "slow or network or gpu" tests $(ARGS)
+
 parity: $(PARITY_STAMP) ## our losses against TRL's and verl's own functions, in .venv-parity
 	@OMP_NUM_THREADS=1 PYTHONPATH=src $(PARITY)/bin/python -m pytest -q -m parity --confcutdir=tests/learning/parity \
 		tests/learning/parity $(ARGS)
@@ -84,8 +87,8 @@ trl-env: $(TRL_STAMP) ## build .venv-trl: TRL and verifiers with this project
 trl: trl-env ## TRL's trainer and verifiers on our tasks, on a CPU; some minutes
 	@OMP_NUM_THREADS=1 $(TRL)/bin/python -m pytest -q -m "trl or verifiers" tests/bridges/trl tests/bridges/verifiers $(ARGS)
 
-clients: $(CLIENTS_STAMP) ## clients of `repairgym serve-tasks`, in .venv-clients
-	@OMP_NUM_THREADS=1 PYTHONPATH=src $(CLIENTS)/bin/python -m pytest -q -m mcp tests/bridges/clients $(ARGS)
+clients: $(CLIENTS_STAMP) ## clients of `repairgym serve-tasks`, and a server of tools, with the SDK of MCP, in .venv-clients
+	@OMP_NUM_THREADS=1 PYTHONPATH=src $(CLIENTS)/bin/python -m pytest -q -m mcp tests/bridges/clients tests/rollout/external $(ARGS)
 
 quickstarts: setup $(QUICKSTARTS_STAMP) ## quick starts of litellm, pydantic-ai, smolagents, inspect-ai and LangChain against `repairgym serve`
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m quickstarts tests/serving/quickstarts $(ARGS)

@@ -39,7 +39,7 @@ def findings(task: Task, older: Texts, files: dict[str, str | None]) -> tuple[Fi
     changed = {path: text for path, text in files.items() if text != older.get(path)}
     base = {path: older.get(path) for path in changed}
     blank = {"base_files": base, "gold_files": base, "test_paths": (), "fail_to_pass": (), "source_paths": ("",)}
-    return inspect(InspectedSubmission(task.model_copy(update=blank), changed, base, {}))
+    return inspect(InspectedSubmission(task.model_copy(update=blank), changed, base, {}, read=older.get))
 
 
 def patches(

@@ -50,8 +50,8 @@ def main() -> None:
         student = repairgym.train_sft(run, lessons)
         print("3. the student learns from its own attempts, and both are tested on functions that training never saw")
         trained = repairgym.train_rl(run, start="sft", num_iterations=args.iterations, num_groups=4)
-        for policy in (student, trained):
-            print(f"   {policy.name}: Pass@1 {repairgym.evaluate(run, policy, num_samples=4):.0%}")
+        for stage, policy in (("sft", student), (f"rl-{args.iterations}", trained)):
+            print(f"   {stage}: Pass@1 {repairgym.evaluate(run, policy, num_samples=4, stage=stage):.0%}")
         print(f"the trained model: {run.checkpoint('rl')}; every episode: repairgym view {args.folder}")
 
 

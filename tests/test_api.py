@@ -1,5 +1,6 @@
 """The public API: its names, that it needs no torch to import, and each function on a tiny task."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import repairgym
+from repairgym.config.learning import LastChoice, SftConfig
 from repairgym.errors import InputError
+from repairgym.inference.loading import weights_digest
 
 
 def test_there_are_at_most_20_public_names_and_all_exist():
@@ -65,3 +68,46 @@ def test_training_rejects_trajectories_of_test_tasks(tmp_path, task, trajectory_
         pytest.raises(InputError, match="expected train tasks only"),
     ):
         repairgym.train_sft(run, [trajectory_maker("a")])
+
+
+def test_a_phase_and_an_evaluation_have_one_policy(tmp_path, task):
+    oracle = repairgym.load_policy("oracle")
+    with repairgym.open_run(tmp_path, [task]) as run:
+        for phase in ("rollout", "eval/oracle/test"):
+            run.store.start_phase(phase, {"policy_digest": "another"})
+            run.store.end_phase(phase)
+        with pytest.raises(InputError, match=r"rollout of .* another policy"):
+            repairgym.run_episodes(run, oracle, [task])
+        with pytest.raises(InputError, match=r"eval/oracle/test of .* another policy"):
+            repairgym.evaluate(run, oracle, [task])
+    with repairgym.open_run(tmp_path / "other", [task], seed=1) as run:
+        run.store.start_phase("eval/first/test", {"seed": "0"})
+        run.store.end_phase("eval/first/test")
+        with pytest.raises(InputError, match=r"eval/first/test of .* another seed"):
+            repairgym.evaluate(run, oracle, [task], stage="first")
+
+
+def test_a_run_keeps_the_model_that_it_was_begun_with(tmp_path, task, base):
+    with repairgym.open_run(tmp_path, [task], base):
+        pass
+    with repairgym.open_run(tmp_path, [task]) as run:
+        assert (run.checkpoint("base") / "config.json").read_bytes() == (base / "config.json").read_bytes()
+    with (
+        pytest.raises(InputError, match="begun with another model"),
+        repairgym.open_run(tmp_path, [task], repairgym.shipped_base()),
+    ):
+        pass
+
+
+def test_other_lessons_make_another_checkpoint(tmp_path, task, base, trajectory_maker):
+    tasks = [task.model_copy(update={"id": "task-1", "split": "train"})]
+    config = SftConfig(num_epochs=1, choice=LastChoice())
+    lessons = [trajectory_maker(name, "task-1") for name in ("a", "b")]
+    with repairgym.open_run(tmp_path, tasks, base) as run:
+        shutil.copytree(base, run.checkpoint("sft"))  # of an earlier version, which kept no digest
+        target = run.checkpoint("sft")
+        for _ in range(2):
+            assert repairgym.train_sft(run, lessons[:1], config=config).folder == str(target)
+            assert weights_digest(target) == weights_digest(base)
+        repairgym.train_sft(run, lessons[:1], config=config.model_copy(update={"num_epochs": 2}))
+        assert weights_digest(target) != weights_digest(base)

@@ -38,7 +38,7 @@ from repairgym.tasks.store import TaskStore
 from repairgym.training import evaluate as evaluation
 from repairgym.training.rl_loop import run_rl_stage
 from repairgym.training.run import Progress, Run, no_progress
-from repairgym.training.supervised import fit_samples, keep_successes, supervised_samples
+from repairgym.training.supervised import accept_fitted, fit_samples, keep_successes, supervised_samples
 
 __all__ = [
     "Learner",
@@ -142,11 +142,12 @@ def open_run(
 ) -> Iterator[Run]:
     """Open a run folder, locked, with worker processes on this machine; an existing run is resumed.
 
-    ``tasks`` are all that the run may use. ``model`` (None: the shipped base) becomes checkpoint ``base``. ``seed``
-    decides the sampling of every episode. ``progress`` is called with phase, number done, total and a detail.
+    ``tasks`` are all that the run may use. ``model`` becomes checkpoint ``base`` (None: the shipped base, or what an
+    existing run has there). ``seed`` decides the sampling of every episode. ``progress`` is called with phase, number
+    done, total and a detail.
 
     Raises:
-        InputError: another process works on the run, or an earlier version made it.
+        InputError: another process works on the run, an earlier version made it, or it was begun with another model.
         ModelFolderError: ``model`` holds no model.
     """
     folder, source = Path(folder), Path(model) if model else shipped_base()
@@ -157,6 +158,8 @@ def open_run(
     with locked(folder):
         if not base.exists():
             copy_folder(source, base)
+        elif model and evaluation.weights_digest(source) != evaluation.weights_digest(base):
+            raise InputError(f"{folder} was begun with another model than {source}; name another run folder")
         config = config or _DEMO.rollout
         store = RunStore.open(path) if path.exists() else RunStore.create(path)
         with store, WorkerPool(WorkerSetup(config, str(base), turns_folder=str(folder / TURNS_FOLDER))) as pool:
@@ -168,11 +171,16 @@ def run_episodes(
 ) -> list[Trajectory]:
     """Run ``num_samples`` episodes on each of ``tasks`` (empty: all of the run) and return the graded trajectories.
 
+    A ``phase`` holds the episodes of one policy, as it was at the first call.
+
     Raises:
+        InputError: ``phase`` was begun with another policy (also with other weights of it), other settings or seed.
         SandboxError: too many episodes in a row are invalid.
     """
+    identity = evaluation.with_seed(evaluation.policy_fingerprint(policy, run.pool.config), run.seed)
+    evaluation.check_fingerprint(run.store, phase, identity)
     jobs = make_groups(phase, 0, [task.id for task in tasks or run.tasks.values()], num_samples, run.seed)
-    with run.store.phase(phase):
+    with run.store.phase(phase, identity):
         return run.run_jobs(policy, jobs, phase=phase)
 
 
@@ -189,15 +197,25 @@ def grade(task: Task, patch: str, config: GradeCommandConfig | None = None) -> V
 
 
 def evaluate(
-    run: Run, policy: PolicyRef, tasks: Sequence[Task] = (), *, num_samples: int = 1, test_set: str = "test"
+    run: Run,
+    policy: PolicyRef,
+    tasks: Sequence[Task] = (),
+    *,
+    num_samples: int = 1,
+    test_set: str = "test",
+    stage: str = "",
 ) -> float:
     """Return the mean Pass@1 of ``policy`` on ``tasks`` (empty: the run's test tasks); invalid counts as failed.
 
+    The result is stored as ``stage`` (empty: the policy's name). A policy that was trained further needs another one.
+
     Raises:
         ConfigError: the sandbox does not isolate.
+        InputError: ``stage`` on ``test_set`` was begun with another policy, other settings or another seed.
     """
     tasks = tasks or [task for task in run.tasks.values() if task.split == "test"]
-    return evaluation.evaluate(run, policy.name, policy, test_set, tasks, num_samples)
+    identity = evaluation.policy_fingerprint(policy, run.pool.config)
+    return evaluation.evaluate(run, stage or policy.name, policy, test_set, tasks, num_samples, fingerprint=identity)
 
 
 def train_sft(
@@ -211,19 +229,21 @@ def train_sft(
 ) -> PolicyRef:
     """Imitate the passed trajectories from checkpoint ``start`` on; return checkpoint ``stage`` as a policy.
 
+    A checkpoint of the same trajectories, settings and start is not fitted again; others replace it.
+
     Raises:
         InputError: a trajectory is of a task outside the train split, or none passed.
     """
-    config, target = config or _DEMO.sft, run.checkpoint(stage)
+    config, begin, target = config or _DEMO.sft, run.checkpoint(start), run.checkpoint(stage)
     if any(run.tasks[trajectory.task_id].split != "train" for trajectory in trajectories):
         raise InputError("got trajectories of validation or test tasks, expected train tasks only")
     successes = keep_successes(trajectories, max_per_task)
     if not successes:
         raise InputError(f"none of {len(trajectories)} trajectories passed, so there is nothing to imitate")
-    if not target.exists():
-        samples = supervised_samples(successes, config, load_tokenizer(run.checkpoint(start)))
-        with run.store.phase(stage):
-            fit_samples(run.checkpoint(start), target, samples, config, run.store, run.progress)
+    samples = supervised_samples(successes, config, load_tokenizer(begin))
+    accept_fitted(begin, target, samples, config)
+    with run.store.phase(stage):
+        fit_samples(begin, target, samples, config, run.store, run.progress)
     return run.policy(stage)
 
 

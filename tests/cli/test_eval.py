@@ -8,9 +8,14 @@ import shutil
 import pytest
 
 from repairgym.cli.eval import print_evaluation
+from repairgym.cli.running import keep_evaluation
+from repairgym.config.commands import EvalCommandConfig
+from repairgym.config.loading import load_config
 from repairgym.evaluation.pass_at_k import pass_at_1
 from repairgym.records import VerdictKind
+from repairgym.rollout.calls import locked
 from repairgym.rollout.store import RunStore
+from repairgym.training.run import Run
 
 
 @pytest.fixture
@@ -173,3 +178,52 @@ def test_an_evaluation_ends_with_its_rate_its_interval_and_the_next_command(tmp_
     interval = f"95 % interval {100 * estimate.ci_low:.1f} to {100 * estimate.ci_high:.1f} %"
     assert rate.startswith(f"rl on test-mutations: Pass@1 37.5 %, {interval} (")
     assert following == f"next: repairgym view '{run}', repairgym eval compare '{run}' OTHER_RUN"
+
+
+def test_a_stage_is_a_name(cli, task_folder, tmp_path):
+    code, text = cli("eval", "run", task_folder, tmp_path / "run", "--policy", "oracle", "--stage", "exp/1")
+    assert (code, "got --stage 'exp/1'" in " ".join(text.split())) == (2, True), text
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_evaluation_keeps_its_seed(cli, task_folder, tmp_path):
+    phase = "eval/first/train"
+    with RunStore.create(tmp_path / "run.db") as store, store.phase(phase, {"seed": "0"}):
+        pass
+    words = ("eval", "run", task_folder, tmp_path, "--policy", "oracle", "--stage", "first", "select.splits=train")
+    code, text = cli(*words, "seed=1", "rollout.num_workers=1")
+    assert (code, f"{phase} of" in text, "another seed" in " ".join(text.split())) == (3, True, True), text
+    assert not (tmp_path / "configs").exists()
+
+
+def test_the_settings_of_an_evaluation_are_kept_and_may_change(tmp_path):
+    with RunStore.create(tmp_path / "run.db") as store:
+        run = Run(tmp_path, store, pool=None, tasks={})
+        for num_samples in (2, 3):
+            config = EvalCommandConfig(num_samples=num_samples)
+            keep_evaluation(run, "first", {"policy_digest": "a"}, config)
+            assert load_config(EvalCommandConfig, tmp_path / "configs" / "eval-first-test.toml") == config
+
+
+@pytest.mark.parametrize("command", [("eval", "audit", "phase=rl"), ("trajectories", "import", "source")])
+def test_a_run_has_one_process_that_writes(cli, run_copy, tmp_path, command):
+    (tmp_path / "source").mkdir()
+    words = [str(tmp_path / "source") if word == "source" else word for word in command]
+    with locked(run_copy):
+        code, text = cli(*words[:2], run_copy, *words[2:])
+    assert (code, "another process works on" in " ".join(text.split())) == (3, True), text
+
+
+def test_unknown_tasks_are_not_called_unaudited(cli, run_copy):
+    phase = ("--phase", "eval/rl/test-mutations")
+    assert "(verdicts: not audited)" in cli("eval", "show", run_copy, *phase)[1]
+    shutil.rmtree(run_copy / "tasks")
+    words = " ".join(cli("eval", "show", run_copy, *phase)[1].split())
+    assert "(verdicts: unknown, because the run's tasks were not found)" in words
+    assert f"no certified tasks in {run_copy / 'tasks'}" in words
+
+
+def test_a_matrix_of_two_temperatures_is_a_matter_of_settings(cli, task_folder, tmp_path):
+    settings = ["policies.a.policy=oracle", "environments.x.temperature=1.0", "environments.y.temperature=0.5"]
+    code, text = cli("eval", "matrix", task_folder, tmp_path / "run", *settings)
+    assert (code, "a single temperature" in " ".join(text.split())) == (2, True), text

@@ -136,6 +136,7 @@ class TestLazyCommands:
         result = run("single", "interrupt")
         assert result.exit_code == 130
         assert "--resume" in result.stderr
+        assert "what a run folder holds is kept" in result.stderr  # other commands may keep nothing
         assert "Traceback" not in result.stderr
 
     def test_a_bug_shows_its_traceback(self) -> None:
@@ -208,6 +209,13 @@ def test_the_documented_table_is_the_one_in_the_code() -> None:
     text = (ROOT / "docs" / "reference" / "exit-codes.md").read_text()
     rows = [f"| {row.code} | {row.word} | {row.meaning} | {row.remedy} |" for row in EXIT_CODES]
     assert [line for line in text.splitlines() if line.startswith("| ") and line[2].isdigit()] == rows
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.EISDIR])
+def test_a_place_that_cannot_be_used_is_no_bug(number: int) -> None:
+    found = find_repairgym_error(OSError(number, "no such luck", "runs/a"))
+    assert isinstance(found, errors.InputError)
+    assert "cannot use runs/a: no such luck" in str(found)
 
 
 def test_other_os_errors_are_not_deliberate() -> None:

@@ -29,3 +29,17 @@ def test_simulated_rollouts_stand_beside_what_such_took_when_they_were_measured(
     figures = json.loads(result.stdout)["one iteration"]
     least, most = map(float, figures["rollouts (s) as a demo measured them"].split(" to "))
     assert figures["rollouts (s, simulated)"] < least < most < 2 * figures["rollouts (s, simulated)"]
+
+
+def test_an_episode_is_measured_in_a_run_that_is_no_demo(tmp_path, trajectory_maker):
+    with RunStore.create(tmp_path / "run.db") as store:
+        store.add_trajectory(trajectory_maker(), phase="rl", step=0, split="train")
+    result = CliRunner().invoke(create_app(), ["plan", "--measure", str(tmp_path), "--dry-run"])
+    assert result.exit_code == 0, result.output
+    assert f"num_turns = {float(len(trajectory_maker().turns))}" in result.stdout
+
+
+def test_a_check_takes_no_settings(tmp_path):
+    for words in (["model=Qwen3-8B"], ["--measure", str(tmp_path)]):
+        result = CliRunner().invoke(create_app(), ["plan", "--check", str(tmp_path), *words])
+        assert (result.exit_code, "--check takes everything from its run" in result.output) == (2, True)

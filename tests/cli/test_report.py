@@ -62,3 +62,12 @@ def test_a_file_without_trajectories_is_an_input_error(tmp_path, capsys):
         main(["view", str(notes)])
     assert ended.value.code == 3
     assert "none of the 1 documents" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "message"), [(("--compare", "--data"), "--data writes"), (("--set", "a=1"), "add")])
+def test_options_that_would_be_ignored_are_errors(tmp_path, capsys, words, message):
+    RunStore.create(tmp_path / "run.db").close()
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(tmp_path), *words])
+    assert (ended.value.code, message in capsys.readouterr().err) == (2, True)
+    assert not (tmp_path / "report.html").exists()

@@ -18,6 +18,8 @@ def test_a_dry_run_shows_the_tasks_that_are_named(cli):
         (("a", "b", "c"), 2, "expected TASKS [RUN]"),
         (("nowhere",), 3, "no tasks.jsonl in nowhere"),
         (("x", "rollout.grading.is_replayed=true"), 2, "must not see"),
+        (("x", "--output", "shop.py/x.diff"), 3, "got --output shop.py/x.diff"),
+        (("x", "--output", "."), 3, "expected a file in a folder"),
         ((".",), 2, "--test COMMAND"),
         ((".", "--test", "pytest", "--grade"), 2, "neither ids nor hidden tests"),
     ],

@@ -54,7 +54,7 @@ def test_a_search_from_plan_to_page(cli, plan: Path, tmp_path: Path):
     assert "Value by sampled tokens" in page
     assert "<b>y" not in page
     code, out, err = cli("sweep", tmp_path / "s", "--config", plan, draw, "num_runs=6", "seed=3")
-    assert (code, "seed" in err) == (3, True) or code == 1, err
+    assert (code, "seed=3 (was 0)" in err) == (2, True), err
     code, out, err = cli("sweep", tmp_path / "s", "--show", "--json")
     assert code == 0, err
     assert json.loads(out)["tables"] == tables
@@ -67,6 +67,12 @@ def test_arms_are_ranked(cli, plan: Path, tmp_path: Path):
     places = {row["name"]: row for row in json.loads(out)["tables"]["Arms by the mean of their seeds"]}
     assert (places["good"]["rank_low"], places["good"]["rank_high"]) == (1, 1)
     assert places["bad"]["indistinguishable"] == "worse"
+    code, out, err = cli("sweep", tmp_path / "s", "--show", "--json", "is_higher_better=false", "reference=bad")
+    assert code == 0, err
+    places = {row["name"]: row for row in json.loads(out)["tables"]["Arms by the mean of their seeds"]}
+    assert places["good"]["rank_low"] == 3
+    code, out, err = cli("sweep", tmp_path / "s", "--show", "reference=none-of-them")
+    assert (code, "expected one of the arms good, bad, worse" in " ".join(err.split())) == (2, True), err
 
 
 def test_what_is_rejected(cli, plan: Path, tmp_path: Path):

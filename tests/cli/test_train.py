@@ -1,5 +1,6 @@
 """`repairgym train`: every command says what it would do, and refuses what it cannot, before a model is loaded."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 from repairgym.cli.main import create_app
 from repairgym.config.loading import load_config
 from repairgym.config.recipes import DistillThenGrpoConfig, RftCommandConfig, RlCommandConfig, TwoStageConfig
+from repairgym.rollout.calls import locked
 from repairgym.rollout.store import RunStore
 from repairgym.training.run_settings import CallConfig, keep_config
 
@@ -78,10 +80,19 @@ def test_a_run_does_not_go_on_with_other_settings_or_another_model(tmp_path, tas
     run = tmp_path / "run"
     keep_config(run, CallConfig("train-rl", RlCommandConfig(seed=1)))
     result = cli("rl", task_folder, run, BASE)
-    assert result.exit_code == 3
+    assert result.exit_code == 2
     assert "seed=0 (was 1)" in " ".join(result.output.split())
     (run / "checkpoints/start").mkdir(parents=True)
     result = cli("dapo_two_stage", task_folder, run, BASE)
     assert result.exit_code == 3
     assert "another model" in " ".join(result.output.split())
     assert not (run / "run.db").exists()
+
+
+@pytest.mark.parametrize("command", ["sft", "rft", "step_dpo"])
+def test_two_fits_do_not_write_one_run(synthetic_run, tmp_path, command):
+    run = shutil.copytree(synthetic_run, tmp_path / "run")
+    with locked(run):
+        result = cli(command, run, BASE, "phase=rl")
+    assert result.exit_code == 3, result.output
+    assert "another process works on" in " ".join(result.output.split())

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from repairgym.cli.main import create_app
 from repairgym.cli.verl import load_verl_plan
-from repairgym.errors import InputError
+from repairgym.errors import ConfigError
 from repairgym.training.run_settings import keep_config
 
 ROOT = Path(__file__).parents[2]
@@ -92,11 +92,11 @@ def test_a_run_keeps_what_decides_its_numbers_of_the_machine(tmp_path):
 
     keep()
     keep("verl.gpu_memory_share=0.5", "verl.save_every=2")
-    with pytest.raises(InputError, match=r"batch_rounding=nearest \(was error\).*--machine"):
+    with pytest.raises(ConfigError, match=r"batch_rounding=nearest \(was error\).*--machine"):
         keep("verl.batch_rounding=nearest")
-    with pytest.raises(InputError, match=r"num_nodes=2"):
+    with pytest.raises(ConfigError, match=r"num_nodes=2"):
         keep("verl.num_nodes=2")
-    with pytest.raises(InputError, match=r"rl\.num_groups=3 .*--config"):
+    with pytest.raises(ConfigError, match=r"rl\.num_groups=3 .*--config"):
         keep("rl.num_groups=3")
 
 

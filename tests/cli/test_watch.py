@@ -1,6 +1,9 @@
 """Watching a run: what a terminal and a pipe get, from the store alone."""
 
 import io
+import signal
+import subprocess
+import sys
 
 import pytest
 from rich.console import Console
@@ -142,3 +145,15 @@ def test_clocks():
         "1 h 00 min",
         "2 h 03 min",
     ]
+
+
+def test_ctrl_c_ends_the_watching_only(run):
+    code = "import sys; from repairgym.cli.main import main; main(sys.argv[1:])"
+    words = [sys.executable, "-c", code, "watch", str(run), "--every", "0.1"]
+    with locked(run):
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("rl 0")
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")

@@ -79,6 +79,16 @@ def missing(text, path="m.py"):
         ("        return inner(value)", "        return 0", "outer._inner.nested"),
         ("        raise NotImplementedError\n", "        raise NotImplementedError\n\n    del open\n", "Box.open"),
         ("def other(value):", f"{MUTED}@quiet\ndef other(value):", "other"),
+        ("def other(value):", "other = None\n\n\ndef _other(value):", "other"),
+        ("def other(value):", "other = lambda value: value\n\n\ndef _other(value):", "other"),
+        ("def other(value):", "[0 for other in ()]\n\n\ndef _other(value):", "other"),
+        ("def other(value):", "x = [0 for other in ()]\n\n\ndef _other(value):", "other"),
+        ("    def open(self):", "    open = None\n\n    def _open(self):", "Box.open"),
+        ("        raise NotImplementedError\n", "        raise NotImplementedError\n\n    open = None\n", "Box.open"),
+        ("    return value + 1\n", "    return value + 1\n\n\nother: object = None\n", "other"),
+        ("    return value + 1\n", "    return value + 1\n\n\n(other := None)\n", "other"),
+        ("    return value + 1\n", "    return value + 1\n\n\nother, _ = None, 0\n", "other"),
+        ("    return value + 1\n", "    return value + 1\n\n\nfor other in [None]:\n    pass\n", "other"),
     ],
 )
 def test_what_gold_keeps_may_be_neither_removed_nor_emptied(old, new, name):
@@ -111,6 +121,10 @@ def test_a_deleted_file_has_no_names():
         ("class Box:\n    def open(self):", "class Box(Base):\n    def _open(self):"),
         ("def _private(value):\n    return value * 2", ""),
         ("def other(value):", "other = lambda value: value + 1\ndef _other(value):"),
+        ("def other(value):", "other: object\ndef other(value):"),
+        ("    return value + 1\n", "    return value + 1\n\n\nother: object\n"),
+        ("def other(value):", "other, _ = g(), 0\n\n\ndef _other(value):"),
+        ("def other(value):", "for other in FOUND:\n    pass\n\n\ndef _other(value):"),
         ("def other(value):", "if True:\n  def other(value):\n    return value + 1\ndef _other(value):"),
     ],
 )
@@ -125,6 +139,7 @@ def test_other_files_and_text_that_is_no_python_say_nothing():
 
 BASES = "class Base:\n    def reset(self):\n        self.items = []\n"
 CHILD = "\n\nclass Middle(Base):\n    pass\n\n\nclass Child(Middle):\n    x = 1\n"
+STUB = "\n    def clear(self):\n        raise NotImplementedError\n"
 CLEAR = "\n    def clear(self):\n        self.items.clear()\n"
 
 
@@ -137,6 +152,10 @@ CLEAR = "\n    def clear(self):\n        self.items.clear()\n"
         # The base class has another method of the name: what the child does is gone.
         (BASES + CLEAR.replace("clear()", "pop()") + CHILD + CLEAR, BASES + CLEAR.replace("clear()", "pop()") + CHILD,
          ["Child.clear"]),
+        (BASES + STUB + CHILD + CLEAR, BASES + CLEAR + CHILD, []),
+        (BASES + STUB + CHILD + CLEAR, BASES + STUB + CHILD, ["Child.clear"]),
+        (BASES + CHILD.replace("(Base)", "(Base[int])") + CLEAR, BASES + CLEAR + CHILD.replace("(Base)", "(Base[int])"),
+         []),
     ],
 )  # fmt: skip
 def test_a_method_may_move_to_a_base_class_of_the_file(base, new, names):

@@ -185,3 +185,9 @@ def test_a_shift_names_what_was_exchanged(p_value, is_within_tasks, said):
         n=2, num_before=8, num_after=8, divergence=0.25, p_value=p_value, is_within_tasks=is_within_tasks, changes=()
     )
     assert said in wording.shift_claim(shift)
+
+
+def test_only_all_and_none_are_whole_percentages():
+    written = [wording.percent(value, space=" ") for value in (0.0, 1 / 2937, 0.001, 0.5, 0.999, 2936 / 2937, 1.0)]
+    assert written == ["0.0 %", "< 0.1 %", "0.1 %", "50.0 %", "99.9 %", "> 99.9 %", "100.0 %"]
+    assert [wording.percent(value, 0) for value in (0.004, 0.996, None)] == ["<\u00a01\u00a0%", ">\u00a099\u00a0%", "–"]

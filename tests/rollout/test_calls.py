@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from datetime import UTC, datetime
 
 import pytest
 
@@ -38,13 +40,19 @@ def test_a_call_is_recorded_with_what_its_numbers_depend_on(tmp_path, monkeypatc
     assert "secret" not in (tmp_path / CALLS_FILE).read_text() + (tmp_path / LOG_FILE).read_text()
 
 
-def test_the_log_ends_with_the_reason(tmp_path):
+def test_the_log_ends_with_the_reason(tmp_path, monkeypatch, request):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    request.addfinalizer(time.tzset)
     with pytest.raises(InputError), locked(tmp_path):
         raise InputError("no such task\nat all")
     assert (tmp_path / LOG_FILE).read_text().splitlines()[-1].endswith("stopped: InputError: no such task at all")
     with locked(tmp_path):
         pass
-    assert (tmp_path / LOG_FILE).read_text().splitlines()[-1].endswith(" ended")
+    line = (tmp_path / LOG_FILE).read_text().splitlines()[-1]
+    assert line.endswith(" UTC ended")
+    written = datetime.strptime(line.partition(" UTC")[0], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+    assert abs((datetime.now(UTC) - written).total_seconds()) < 60
 
 
 def test_a_killed_process_holds_nothing(tmp_path):

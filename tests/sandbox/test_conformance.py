@@ -77,27 +77,48 @@ async def test_back_ends_without_snapshots_raise(name, sites):
 
 
 class BareSandbox(ScriptedSandbox):
-    """Runs commands as they are: what the checks have to notice."""
+    """Runs commands as they are in a folder: what the checks have to notice."""
+
+    def __init__(self, folder):
+        super().__init__({}, lambda files, request: None)
+        self._folder = folder
 
     async def exec(self, argv, *, timeout_s, cwd="/testbed", env=None, stdin=b""):
         program = sys.executable if argv[0] == "python" else argv[0]
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(program, *argv[1:], stdout=pipe, stderr=pipe)
+        process = await asyncio.create_subprocess_exec(program, *argv[1:], stdout=pipe, stderr=pipe, cwd=self._folder)
         stdout, stderr = await asyncio.wait_for(process.communicate(), timeout_s)
         return ExecResult(exit_status=process.returncode, stdout=stdout, stderr=stderr)
 
 
 class BareBackend(ScriptedBackend):
+    def __init__(self, folder):
+        super().__init__(lambda files, request: None)
+        self._folder = folder
+
     async def create(self, spec, *, snapshot=None):
-        return BareSandbox({}, self._answer)
+        return BareSandbox(self._folder)
 
 
 # Only attacks that leave no mark on a host they succeed on.
-@pytest.mark.parametrize("name", ["no_network", "host_sockets", "host_processes_and_kernel"])
-async def test_checks_of_attacks_fail_without_isolation(name, tree, small_environment):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "no_network",
+        "host_sockets",
+        "host_processes_and_kernel",
+        "identities",
+        "limits_stay",
+        "shared_memory",
+        "socket_families",
+        "tracing",
+    ],
+)
+async def test_checks_of_attacks_fail_without_isolation(name, tree, small_environment, tmp_path):
+    """What is reported is something that was reached, not a program that crashed."""
     (check,) = [check for check in CHECKS if check.name == name]
-    site = Site(backend=BareBackend(lambda files, request: None), environment=small_environment, tree=tree)
-    with pytest.raises(AssertionError, match="expected no"):
+    site = Site(backend=BareBackend(tmp_path), environment=small_environment, tree=tree)
+    with pytest.raises(AssertionError, match=r"expected .*, got ExecResult\(exit_status=0, .*stdout=b['\"]\w"):
         await check.run(site)
 
 

@@ -11,6 +11,9 @@ tests/test_a.py::test_no PASSED
 PASSED tests/test_a.py::test_words[a b]
 FAILED tests/test_a.py::test_no - AssertionError: PASSED tests/test_a.py::test_never
 ERROR tests/test_b.py::TestC::test_d - OSError
+PASSED tests/test_a.py::test_words[c - d]
+FAILED tests/test_a.py::test_words[e:: - [f] g] - assert [1] - [2] == [3]
+FAILED tests/test_a.py::test_words[h - i]
 SKIPPED [1] tests/test_a.py:3: not today
 XFAIL tests/test_a.py::test_known
 2 passed, 1 failed
@@ -42,6 +45,9 @@ test_slow s                                                                [FAIL
             {
                 "tests/test_a.py::test_slow": "passed",
                 "tests/test_a.py::test_words[a b]": "passed",
+                "tests/test_a.py::test_words[c - d]": "passed",
+                "tests/test_a.py::test_words[e:: - [f] g]": "failed",
+                "tests/test_a.py::test_words[h - i]": "failed",
                 "tests/test_a.py::test_no": "failed",
                 "tests/test_b.py::TestC::test_d": "error",
                 "tests/test_a.py::test_known": "passed",

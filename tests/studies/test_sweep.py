@@ -114,7 +114,10 @@ def test_a_sweep_runs_once_and_reads_values_and_compute(folder: Path, config: Sw
     assert (seen[0], seen[-1][:2]) == ((0, 4, ""), (4, 4))
     assert "min left" in seen[1][2]
     assert run_sweep(config, folder, quiet) == runs
-    assert [num_starts(folder, number) for number in range(4)] == [1, 1, 1, 1]
+    # Ended runs are read again by the metric of the call, as the new ones are.
+    other = config.model_copy(update={"metric": "num_tokens", "num_runs": 5})
+    assert [run.value for run in run_sweep(other, folder, quiet)] == [7.0] * 5
+    assert [num_starts(folder, number) for number in range(5)] == [1, 1, 1, 1, 1]
 
 
 def test_a_sweep_with_seeds_does_not_grow_by_draws(folder: Path, config: SweepConfig):

@@ -134,3 +134,17 @@ def test_names_must_mean_something(update, message):
     values = {"policies": POLICIES, "environments": {"whole": RolloutConfig()}, **update}
     with pytest.raises((ConfigError, ValueError), match=message):
         MatrixConfig(**values)
+
+
+def test_a_matrix_is_kept_once_nothing_contradicts_it(config, short, open_environment, base):
+    kept, policies = [], {name: PolicyRef(one.policy) for name, one in config.policies.items()}
+    first = config.model_copy(update={"environments": {"edits": short}})
+    run_matrix(first, policies, open_environment, base, lambda: kept.append("first"))
+    # The cell that contradicts is not of the first environment.
+    other = config.model_copy(update={"environments": {"new": short, "edits": config.environments["whole"]}})
+    with pytest.raises(InputError, match="another rollout"):
+        run_matrix(other, policies, open_environment, base, lambda: kept.append("other"))
+    selected = first.model_copy(update={"select": TaskSelection(splits=("train",), is_told_only=True)})
+    with pytest.raises(InputError, match="another select"):
+        run_matrix(selected, policies, open_environment, base, lambda: kept.append("selected"))
+    assert kept == ["first"]

@@ -1,18 +1,23 @@
 """Faulty sandboxes: attempts of episodes draw equal faults everywhere; the runner makes none a reward of 0."""
 
+import inspect
 from collections import Counter
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.config.rollout import RolloutConfig
-from repairgym.errors import SandboxError
+from repairgym.errors import SandboxError, SandboxLostError
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tokenizer import train_tokenizer
-from repairgym.records import Task, VerdictKind
+from repairgym.records import Task, TestRequest, VerdictKind
 from repairgym.rollout.jobs import make_group
 from repairgym.rollout.runner import Runner
+from repairgym.sandbox.base import Sandbox, SandboxSpec
 from repairgym.tasks.build.validation import TaskLayers
 from repairgym.testing.faults import FaultPlan, Faults, FaultyBackend
 
@@ -41,6 +46,46 @@ async def test_a_storm_hits_the_starts_of_all() -> None:
     faults.plan = FaultPlan(storm=0.0, slow_start=0.0, work_s=0.0)
     with pytest.raises(SandboxError):
         await faults.start()
+
+
+def operations(sandbox: Sandbox) -> dict[str, Callable[[], Coroutine[Any, Any, object]]]:
+    return {
+        "exec": lambda: sandbox.exec(("true",), timeout_s=1.0),
+        "run_python": lambda: sandbox.run_python("", timeout_s=1.0),
+        "open_session": sandbox.open_session,
+        "run_tests": lambda: sandbox.run_tests(TestRequest(test_ids=("a",))),
+        "read_file": lambda: sandbox.read_file("m.py"),
+        "write_file": lambda: sandbox.write_file("m.py", b""),
+        "changed_files": sandbox.changed_files,
+        "list_files": sandbox.list_files,
+        "diff": sandbox.diff,
+        "listen": lambda: sandbox.listen(1),
+        "snapshot": sandbox.snapshot,
+        "fork": sandbox.fork,
+    }
+
+
+@pytest.mark.asyncio
+async def test_every_operation_can_lose_the_sandbox_for_good(task: Task, tmp_path: Path) -> None:
+    faults = Faults(FaultPlan(storm=0.0, slow_start=0.0, hang=0.0, lost=0.0, no_space=0.0, work_s=0.0))
+    backend = FaultyBackend(faults)
+    spec = SandboxSpec(environment=tmp_path, tree=tmp_path, files=task.base_files)
+    named = {name for name, value in vars(Sandbox).items() if inspect.iscoroutinefunction(value)}
+    assert operations(await backend.create(spec)).keys() == named - {"close"}
+    calm = faults.plan
+    for name in operations(await backend.create(spec)):
+        parent = await backend.create(spec)
+        (child,) = await parent.fork()
+        for sandbox in (parent, child):
+            session = await sandbox.open_session()
+            faults.plan = calm.model_copy(update={"lost": 1.0})
+            with pytest.raises(SandboxLostError, match="connection lost"):
+                await operations(sandbox)[name]()
+            faults.plan = calm
+            for again in (*operations(sandbox).values(), partial(session.run, "true", timeout_s=1.0)):
+                with pytest.raises(SandboxLostError, match="is gone"):
+                    await again()
+            await sandbox.close()
 
 
 @pytest.mark.asyncio

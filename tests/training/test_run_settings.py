@@ -4,7 +4,7 @@ import pytest
 
 from repairgym.config.loading import load_config
 from repairgym.config.recipes import RlCommandConfig, TwoStageConfig
-from repairgym.errors import InputError
+from repairgym.errors import ConfigError
 from repairgym.training.run_settings import CONFIGS_FOLDER, CallConfig, keep_config
 
 
@@ -20,7 +20,7 @@ def test_changed_settings_are_rejected_by_name(tmp_path):
     keep_config(tmp_path, call("seed=3"))
     keep_config(tmp_path, call("seed=3"))
     with pytest.raises(
-        InputError, match=r"seed=4 \(was 3\), rl\.algorithm\.group_size=6 \(was \d+\); resume with its own"
+        ConfigError, match=r"seed=4 \(was 3\), rl\.algorithm\.group_size=6 \(was \d+\); resume with its own"
     ) as found:
         keep_config(tmp_path, call("seed=4", "rl.algorithm.group_size=6", "rollout.num_workers=7"))
     assert "num_workers" not in str(found.value)
@@ -49,13 +49,13 @@ def test_bounds_of_stages_may_change_and_attempts_of_an_episode_may_not(tmp_path
     keep_config(tmp_path, later)
     keep_config(tmp_path, call("rollout.pipeline.type=full"))
     for changed in ("rollout.pipeline.max_attempts=7", "rollout.grading.max_attempts=7"):
-        with pytest.raises(InputError, match="max_attempts=7"):
+        with pytest.raises(ConfigError, match="max_attempts=7"):
             keep_config(tmp_path, call("rollout.pipeline.type=full", changed))
 
 
 def test_max_staleness_may_not_change(tmp_path):
     keep_config(tmp_path, call("rl.algorithm.correction.type=mask"))
-    with pytest.raises(InputError, match=r"rl\.max_staleness=1 \(was 0\)"):
+    with pytest.raises(ConfigError, match=r"rl\.max_staleness=1 \(was 0\)"):
         keep_config(tmp_path, call("rl.algorithm.correction.type=mask", "rl.max_staleness=1"))
 
 
@@ -68,5 +68,5 @@ def test_commands_share_a_folder_and_have_free_settings_of_their_own(tmp_path):
 
 def test_another_type_of_a_part_is_rejected(tmp_path):
     keep_config(tmp_path, call())
-    with pytest.raises(InputError, match=r"rl\.algorithm\.loss\.type=grpo \(was dapo\)"):
+    with pytest.raises(ConfigError, match=r"rl\.algorithm\.loss\.type=grpo \(was dapo\)"):
         keep_config(tmp_path, call("rl.algorithm.loss.type=grpo"))

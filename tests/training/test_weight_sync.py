@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from repairgym.config.algorithms import GaeAdvantageConfig, PpoLossConfig, TruncateCorrectionConfig
+from repairgym.config.algorithms import (
+    GaeAdvantageConfig,
+    PpoLossConfig,
+    StepPenaltyConfig,
+    TruncateCorrectionConfig,
+)
 from repairgym.config.learning import AlgorithmConfig, LoraConfig, OptimizerConfig
 from repairgym.config.models import EndpointConfig, VllmSamplerConfig
 from repairgym.config.recipes import RlConfig
@@ -113,11 +118,22 @@ def test_servers_get_new_weights_while_episodes_of_the_next_iteration_run(tmp_pa
 
 def test_an_adapter_is_replaced_in_place(tmp_path, open_run, base):
     fake = FakeVllm(base)
-    dapo = DAPO.model_copy(update={"trained": LoraConfig(rank=2, alpha=4)})
+    # A penalty that later turns feel more moves the adapter, whose B starts at 0, whatever the tiny model samples.
+    advantage = GaeAdvantageConfig(turn_discount=0.5)
+    dapo = DAPO.model_copy(update={"trained": LoraConfig(rank=2, alpha=4), "advantage": advantage})
     with fake.in_thread() as url:
         run = open_run(tmp_path)
-        next(RLLoop(run, config_of(url, dapo, transfer="lora"), "base").iterations())
+        reward = StepPenaltyConfig(threshold_turns=1)
+        config = config_of(url, dapo, transfer="lora").model_copy(update={"reward": reward})
+        next(RLLoop(run, config, "base").iterations())
+        gaps = dict(run.store.metrics("rl", "sync/log_prob_gap"))
     assert fake.log.count("/v1/load_lora_adapter") == 2
+    # The servers merge what they read from the adapter's own files, under its own name; the model stays as it was.
+    saved, held = state_of(tmp_path / "checkpoints" / "rl-state" / "model"), fake.state("repairgym")
+    assert all(torch.allclose(saved[name], held[name], atol=1e-6) for name in saved)
+    assert all(torch.equal(value, fake.state()[name]) for name, value in state_of(base).items())
+    assert any(not torch.allclose(value, held[name]) for name, value in state_of(base).items())
+    assert (len(gaps), max(gaps.values()) < 1e-5) == (2, True)
     assert (tmp_path / "checkpoints" / "rl-state" / "model" / "adapter" / "adapter_config.json").is_file()
 
 

@@ -106,6 +106,17 @@ def test_what_the_report_shows_and_a_reader_reviewed_is_exported(synthetic_run, 
     assert 'href="../../index.html">Run</a>' in report
 
 
+def test_the_numbers_of_every_run_are_exported(synthetic_run, tmp_path):
+    for name in ("first", "second"):
+        shutil.copytree(synthetic_run, tmp_path / "runs" / name)
+    export_site(tmp_path / "runs", tmp_path / "site", max_trajectories=1, formats={})
+    api = tmp_path / "site" / "api"
+    listed = json.loads((api / "runs.json").read_text())["runs"]
+    assert [(tmp_path / "site" / run["url"].strip("/")).is_file() for run in listed] == [True, True]
+    for name in ("first", "second"):
+        assert {"run.json", "metrics.json", "trajectories.json"} <= {path.name for path in (api / "r" / name).iterdir()}
+
+
 def test_several_runs_have_a_common_first_page(run_folder, hostile_folder, tmp_path):
     root = tmp_path / "runs"
     root.mkdir()

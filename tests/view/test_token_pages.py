@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from repairgym.report.tokens import Piece
 from repairgym.rollout.signals import TokenSignals
 from repairgym.rollout.store import RunStore
 from repairgym.view.app import create_app
-from repairgym.view.token_pages import ADVANTAGE, GAP, RATIO
+from repairgym.view.token_pages import ADVANTAGE, GAP, RATIO, Shading, TokenMarks, draw_tokens
 
 
 @pytest.fixture
@@ -63,3 +64,12 @@ def test_scales_have_a_step_for_every_value():
     for overlay in (ADVANTAGE, RATIO, GAP):
         shown = {css for css, _ in overlay.steps}
         assert {overlay.css(sign * 10.0**power) for sign in (-1, 1) for power in range(-7, 3)} <= shown
+
+
+def test_a_mark_leads_to_the_page_that_has_its_turn():
+    pieces = [Piece(number, (5,), "a", True, -0.1, 0, False) for number in range(3)]
+    shading = Shading(dict.fromkeys(range(3), "M1 V0"))
+    drawn = draw_tokens(pieces, shading, TokenMarks({0: 200, 1: 201, 2: 401}, "/r/run/t/1"))
+    assert re.findall(r'href="([^"]*)"', drawn) == [
+        "/r/run/t/1#turn-200", "/r/run/t/1?turn=201#turn-201", "/r/run/t/1?turn=401#turn-401",
+    ]  # fmt: skip

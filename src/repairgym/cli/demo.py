@@ -38,6 +38,9 @@ def demo(
             )
         folder = run or _newest()
         resolved = load_config(DemoConfig, folder / "config.toml")
+        if dry_run:
+            typer.echo(to_toml(resolved), nl=False)
+            return
     else:
         folder = run or RUNS / time.strftime("demo-%Y%m%d-%H%M%S")
         resolved = resolve(DemoConfig, [*(overrides or []), *extra], preset, config, dry_run)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from repairgym.records import Task, Trajectory, VerdictKind
     from repairgym.rollout.jobs import EpisodeJob, PolicyRef
     from repairgym.rollout.replay import Replay
+    from repairgym.rollout.store import RunStore
     from repairgym.training.run import Run
     from repairgym.training.trees import Trees
 
@@ -76,20 +77,32 @@ def rollout(
     from repairgym.cli.running import check_policy, describe_missing_oracles, open_run
     from repairgym.training.run_settings import CallConfig
 
-    folder = tokenizer_folder(model, ref)
+    folder, phase = tokenizer_folder(model, ref), BRANCH_PHASE if branch else PHASE
     check_policy(ref, folder, config.rollout)
     free = ("select.*", "num_samples") if config.tree.type == "none" else ("select.*",)
     call = CallConfig(f"rollout-{ref.name}", config, free=free)
     with open_run(run, tasks, folder, config.rollout, config.seed, cluster=config.cluster, call=call) as opened:
+        identity = check_identity(opened.store, phase, ref, config.rollout)
         jobs, trees = (branch_jobs(opened, ref, config, branch), None) if branch else _task_jobs(opened, ref, config)
         chosen = [opened.tasks[task_id] for task_id in dict.fromkeys(job.task_id for job in jobs)]
         if missing := describe_missing_oracles(chosen, config.rollout):
             typer.echo(missing, err=True)
-        phase = BRANCH_PHASE if branch else PHASE
-        with opened.store.phase(phase):
+        with opened.store.phase(phase, identity):
             trajectories = opened.run_jobs(ref, jobs, phase=phase, trees=trees)
         counters = opened.pool.counters()
     print_verdicts(ref.name, trajectories, counters, run, as_json)
+
+
+def check_identity(store: RunStore, phase: str, ref: PolicyRef, rollout: RolloutConfig) -> dict[str, str]:
+    """Return what ``phase`` keeps of a policy; InputError where another one of its name has episodes there.
+
+    Ids, and the file with the settings, hold no more of a model than the name of its folder.
+    """
+    from repairgym.training.evaluate import check_fingerprint, named_fingerprint, policy_fingerprint
+
+    identity = named_fingerprint(ref.name, {"policy_digest": policy_fingerprint(ref, rollout)["policy_digest"]})
+    check_fingerprint(store, phase, identity)
+    return identity
 
 
 def check_branches(config: RolloutCommandConfig, branch: str, *, is_script: bool) -> None:
@@ -111,12 +124,12 @@ def _task_jobs(opened: Run, ref: PolicyRef, config: RolloutCommandConfig) -> tup
 
 
 def branch_jobs(opened: Run, ref: PolicyRef, config: RolloutCommandConfig, branch: str) -> list[EpisodeJob]:
-    """Return the jobs of ``--branch``; InputError unless it names turns of an episode of this run."""
+    """Return the jobs of ``--branch``; an error unless it names turns of an episode of this run."""
     from repairgym.rollout.jobs import make_branches
 
     trajectory_id, _, turns = branch.rpartition(":")
     if not trajectory_id or not turns.isdecimal():
-        raise InputError(
+        raise ConfigError(
             f"got --branch {branch!r}, expected ID:TURNS, the id of a stored episode and a number of turns"
         )
     parent = opened.store.trajectory(trajectory_id)
@@ -132,6 +145,7 @@ def print_verdicts(
 ) -> None:
     """Print the verdicts of a rollout, its rate with the interval, and the command to read it with."""
     from repairgym.evaluation.pass_at_k import pass_at_1
+    from repairgym.report.wording import percent
 
     counts = Counter(trajectory.verdict.kind.value for trajectory in trajectories)
     by_task: dict[str, list[VerdictKind]] = {}
@@ -147,7 +161,7 @@ def print_verdicts(
     typer.echo(f"{policy}: {len(by_task)} tasks, {len(trajectories)} episodes: {verdicts}")
     if estimate:
         interval = f"95 % interval {100 * estimate.ci_low:.1f} to {100 * estimate.ci_high:.1f} %"
-        typer.echo(f"Pass@1 {100 * estimate.value:.1f} %, {interval}")
+        typer.echo(f"Pass@1 {percent(estimate.value, space=' ')}, {interval}")
     typer.echo(f"next: repairgym view {shlex.quote(str(run))}")
 
 
@@ -165,16 +179,22 @@ def scaffolds(
 ) -> None:
     """Check that an oracle solves every task with each pipeline's tools, and that a do-nothing agent solves none.
 
+    Settings are those of rollout.* only.
+
     Example: repairgym scaffolds tasks runs/scaffolds --pipeline paper_b --tasks 20
     """
     check_tasks(tasks), check_new_run(run)
     from repairgym.cli.running import open_run
     from repairgym.inference.loading import shipped_base
     from repairgym.studies.without_learning import chosen_tasks, measure_scaffold
+    from repairgym.training.run_settings import CallConfig
 
+    configs = {name: load_scaffold(name, overrides or []) for name in pipeline or PIPELINES}
     results = []
-    for name in pipeline or PIPELINES:
-        with open_run(run, tasks, shipped_base(), _load(name, overrides or []), seed=0) as opened:
+    for name, config in configs.items():
+        # Kept, so that other settings under the same name are rejected instead of answered by stored episodes.
+        call = CallConfig(f"scaffold-{Path(name).stem}", config, option="the settings in")
+        with open_run(run, tasks, shipped_base(), config.rollout, seed=0, call=call) as opened:
             results.append(measure_scaffold(opened, Path(name).stem, chosen_tasks(opened, num_tasks)))
     typer.echo(f"{'pipeline':<16}{'oracle':>14}{'do nothing':>14}{'invalid':>9}{'turns':>7}")
     for result in results:
@@ -187,9 +207,19 @@ def scaffolds(
         raise TaskError(f"unsound: {names}; see repairgym report, or the trajectories in {run}")
 
 
-def _load(name: str, overrides: list[str]) -> RolloutConfig:
+def load_scaffold(name: str, overrides: list[str]) -> RolloutCommandConfig:
+    """Return the settings of a pipeline, a type or a TOML file; ConfigError for settings outside of ``rollout``."""
     file, choice = (Path(name), []) if name.endswith(".toml") else (None, [f"rollout.pipeline.type={name}"])
-    return load_config(RolloutCommandConfig, file, [*choice, *overrides]).rollout
+    config = load_config(RolloutCommandConfig, file, [*choice, *overrides])
+    default = RolloutCommandConfig()
+    idle = [key for key in config.model_fields_set - {"rollout"} if getattr(config, key) != getattr(default, key)]
+    given = (text.partition("=")[0].strip() for text in overrides)
+    if idle := sorted({*idle, *(key for key in given if key.partition(".")[0] != "rollout")}):
+        raise ConfigError(
+            f"scaffolds reads rollout.* only, got {', '.join(idle)}; it plays every split once with seed 0 (--tasks: "
+            "fewer tasks)"
+        )
+    return config
 
 
 _NUM_SHOWN = 10

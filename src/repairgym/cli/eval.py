@@ -18,11 +18,18 @@ from repairgym.cli.eval_checks import contamination, merge, variance
 from repairgym.cli.options import AsJson, NewRun, RunFolder, Tasks, TasksOption, Tokenizer, configured, print_json
 from repairgym.cli.preflights import show_selection
 from repairgym.cli.searches import router, scorer, search
-from repairgym.config.commands import AuditConfig, DataFilesConfig, EvalCommandConfig, ExploitStudyConfig, MatrixConfig
+from repairgym.config.commands import (
+    NAME,
+    AuditConfig,
+    DataFilesConfig,
+    EvalCommandConfig,
+    ExploitStudyConfig,
+    MatrixConfig,
+)
 from repairgym.config.loading import to_toml
 from repairgym.config.rollout import RolloutConfig
 from repairgym.config.sandbox import SandboxConfig
-from repairgym.errors import InputError, TaskError
+from repairgym.errors import ConfigError, InputError, TaskError
 from repairgym.records import Task, VerdictKind
 from repairgym.tasks.store import TASKS_FILE
 
@@ -60,21 +67,24 @@ def run_command(
     Example: repairgym eval run tasks runs/eval --policy runs/demo-DATE/checkpoints/rl num_samples=4
     """
     check_tasks(tasks), check_new_run(run)
+    if stage and not NAME.fullmatch(stage):
+        raise ConfigError(f"got --stage {stage!r}, expected letters, digits and . _ + - (it becomes part of ids)")
     rollout = config.rollout
     ref = find_policy(policy, rollout.temperature, config.endpoint)
-    from repairgym.cli.running import check_policy, describe_missing_oracles, open_run
-    from repairgym.training.evaluate import evaluate, policy_fingerprint
+    from repairgym.cli.running import check_policy, describe_missing_oracles, keep_evaluation, open_run
+    from repairgym.training.evaluate import evaluate, policy_fingerprint, selection_fingerprint
 
     folder = arguments.tokenizer_folder(model, ref)
     check_policy(ref, folder, rollout)
-    test_set = config.select.set_name
-    fingerprint = policy_fingerprint(ref, rollout)
+    stage, test_set = stage or ref.name, config.select.set_name
+    fingerprint = policy_fingerprint(ref, rollout) | selection_fingerprint(config.select)
     with open_run(run, tasks, folder, rollout, config.seed, cluster=config.cluster) as opened:
         chosen = opened.select(config.select, "tasks")
+        keep_evaluation(opened, stage, fingerprint, config)
         if missing := describe_missing_oracles(chosen, rollout):
             typer.echo(missing, err=True)
-        evaluate(opened, stage or ref.name, ref, test_set, chosen, config.num_samples, fingerprint=fingerprint)
-    print_evaluation(run, tasks, f"eval/{stage or ref.name}/{test_set}")
+        evaluate(opened, stage, ref, test_set, chosen, config.num_samples, fingerprint=fingerprint)
+    print_evaluation(run, tasks, f"eval/{stage}/{test_set}")
 
 
 def print_evaluation(run: Path, tasks: Path, phase: str) -> None:
@@ -112,11 +122,12 @@ def _show(run: Path, tasks: Path, phase: str, as_json: bool = False) -> None:
         stage_table,
     )
     from repairgym.cli.display import print_results, rows_of
-    from repairgym.evaluation.accuracy import describe_accuracy
     from repairgym.evaluation.pass_at_k import by_label, labels_of, verdicts_by_task
     from repairgym.evaluation.summary import build_summary
+    from repairgym.report.wording import percent
 
-    known = _certified_tasks(tasks)
+    if not (known := _certified_tasks(tasks)):
+        typer.echo(f"no certified tasks in {tasks}: packages, labels and audits are unknown; see --tasks", err=True)
     with open_stored(run) as store:
         summary = build_summary(store, {}, packages=_packages_of(known), tasks=known)
         verdicts = verdicts_by_task(store.rows(phase=phase))
@@ -135,8 +146,8 @@ def _show(run: Path, tasks: Path, phase: str, as_json: bool = False) -> None:
     for stage in summary.stages:
         rate = stage.pass_at_1
         interval = f"95 % interval {100 * rate.ci_low:.1f} to {100 * rate.ci_high:.1f} %"
-        value = f"{stage.stage} on {stage.test_set}: Pass@1 {100 * rate.value:.1f} %, {interval}"
-        typer.echo(f"{value} ({describe_accuracy(stage.accuracy)})")
+        value = f"{stage.stage} on {stage.test_set}: Pass@1 {percent(rate.value, space=' ')}, {interval}"
+        typer.echo(f"{value} (verdicts: {stage.verdict_errors})")
         if stage.official_pass_at_1 is not None:
             official = (
                 f"  official: {100 * stage.official_pass_at_1:.1f} %, certified: {100 * stage.pass_at_1.value:.1f} %"
@@ -391,9 +402,10 @@ def matrix(tasks: Tasks, run: NewRun, config: MatrixConfig) -> None:
         with open_run(run, tasks, model, rollout, config.seed) as opened:
             yield opened
 
-    run.mkdir(parents=True, exist_ok=True)
-    (run / MATRIX_FILE).write_text(to_toml(config), encoding="utf-8")
-    run_matrix(config, policies, open_environment, shipped_base())
+    def keep() -> None:
+        (run / MATRIX_FILE).write_text(to_toml(config), encoding="utf-8")
+
+    run_matrix(config, policies, open_environment, shipped_base(), keep)
     with open_stored(run) as store:
         result = build_matrix(store, config)
     tables = matrix_tables(result)
@@ -408,7 +420,7 @@ def matrix(tasks: Tasks, run: NewRun, config: MatrixConfig) -> None:
 def _common_temperature(config: MatrixConfig) -> float:
     temperature, *others = sorted({environment.temperature for environment in config.environments.values()})
     if others:
-        raise InputError(
+        raise ConfigError(
             f"got environments of temperatures {[temperature, *others]}; a matrix needs a single temperature"
         )
     return temperature
@@ -429,13 +441,14 @@ async def _audit(run: Path, tasks: Path, config: AuditConfig) -> None:
     from repairgym.analysis.curves import gap_trend, reward_gap
     from repairgym.cli.display import ProgressDisplay
     from repairgym.report.wording import gap_claim
+    from repairgym.rollout.calls import locked
     from repairgym.rollout.names import audit_phase
     from repairgym.rollout.store import RunStore
     from repairgym.training.evaluate import audit, open_grader
     from repairgym.training.run_settings import CallConfig, keep_config
 
     known = load_tasks(tasks)
-    with RunStore.open(run / "run.db") as store, ProgressDisplay() as progress:
+    with locked(run), RunStore.open(run / "run.db") as store, ProgressDisplay() as progress:
         keep_config(
             run, CallConfig(f"audit-{config.phase}", config, free=("num_per_step", "num_in_flight", "sandbox.*"))
         )

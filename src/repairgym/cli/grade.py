@@ -230,12 +230,15 @@ def _entry(entry: RejectedEntry) -> str:
 
 
 def _print(summary: GradingSummary, differences: list[Difference], folder: Path) -> None:
+    from repairgym.report.wording import percent
+
     for entry in (*summary.rejections[:_MAX_SHOWN], *summary.not_built[:_MAX_SHOWN]):
         typer.echo(f"not graded: {_entry(entry)}", err=True)
     names = ("resolved", "failed", "exploited", "invalid")
     typer.echo(", ".join(f"{getattr(summary, f'num_{name}')} {name}" for name in names), nl=False)
     typer.echo(f", {summary.num_not_built} not built" if summary.num_not_built else "", nl=False)
-    typer.echo(f", {summary.num_rejected} rejected; {summary.resolved_share:.1%} of {summary.num_tasks} tasks resolved")
+    share = percent(summary.resolved_share, space="")
+    typer.echo(f", {summary.num_rejected} rejected; {share} of {summary.num_tasks} tasks resolved")
     if summary.num_empty or summary.num_not_applied:
         typer.echo(f"among the failed: {summary.num_empty} empty, {summary.num_not_applied} that do not apply")
     for detector, counts in summary.detectors.items():

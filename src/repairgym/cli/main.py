@@ -18,10 +18,14 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from repairgym import __version__
-from repairgym.errors import Interrupted, RepairGymError, disk_full_error
+from repairgym.errors import InputError, Interrupted, RepairGymError, disk_full_error
 
 BUG = 70
 BROKEN_PIPE = 141
+
+
+_UNUSABLE = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError)
+"""Errors of the operating system that the place of a file makes, not the code."""
 
 
 class ExitCode(NamedTuple):
@@ -212,13 +216,16 @@ def find_repairgym_error(error: BaseException) -> RepairGymError | None:
         return error
     if isinstance(error, KeyboardInterrupt):
         return Interrupted(
-            "interrupted; finished work is kept; the same command (repairgym demo: with --resume) resumes the run"
+            "interrupted; what a run folder holds is kept, and the command that works on it resumes there "
+            "(repairgym demo: with --resume)"
         )
     if isinstance(error, BaseExceptionGroup):
         known = (find_repairgym_error(member) for member in error.exceptions)
         return next((member for member in known if member), None)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return disk_full_error(error.filename or "the run folder")
+    if isinstance(error, _UNUSABLE) and error.filename is not None:
+        return InputError(f"cannot use {error.filename}: {error.strerror} (repairgym --debug shows where)")
     return None
 
 

@@ -11,9 +11,11 @@ from repairgym.cli.arguments import open_stored
 from repairgym.cli.options import AsJson, Config, DryRun, Overrides, Preset, config_files, print_json
 from repairgym.config.cluster import PlanCommandConfig
 from repairgym.config.loading import load_config, to_toml
+from repairgym.errors import ConfigError
 
 if TYPE_CHECKING:
     from repairgym.config.recipes import DemoConfig
+    from repairgym.sizing.simulation import StoredEpisode
 
 _GIB = 1 << 30
 
@@ -32,8 +34,12 @@ def plan(
 
     Example: repairgym plan model=Qwen3-32B context_tokens=131072 machine.num_gpus=8
 
-    Example: repairgym plan --measure runs/demo-DATE --check runs/demo-DATE
+    Example: repairgym plan --measure runs/rl model=Qwen3-8B
+
+    Example: repairgym plan --check runs/demo-DATE
     """
+    if check and (overrides or preset or config or measure):
+        raise ConfigError("--check takes everything from its run; leave settings, --preset, --config and --measure out")
     from repairgym.sizing.estimate import estimate
     from repairgym.sizing.shapes import SHAPES
     from repairgym.sizing.simulation import measured_episode
@@ -47,7 +53,7 @@ def plan(
         return
     resolved = load_config(PlanCommandConfig, config_files(config, preset), overrides or [])
     if measure:
-        episodes = [episode for batches in _batches(measure).values() for batch in batches for episode in batch]
+        episodes = [episode for _, _, episode in _episodes(measure)]
         resolved = resolved.model_copy(update={"episode": measured_episode(episodes)})
     if dry_run:
         typer.echo(to_toml(resolved), nl=False)
@@ -133,17 +139,25 @@ def _demo_config(run: Path) -> DemoConfig:
     return load_config(DemoConfig, run / "config.toml")
 
 
-def _batches(run: Path) -> dict[int, list[list[Any]]]:
-    """Return stored RL episodes by iteration and batch: the first sampled groups, then the refill."""
+def _episodes(run: Path) -> list[tuple[int, str, StoredEpisode]]:
+    """Return iteration, group and work of each stored RL episode."""
     from repairgym.sizing.simulation import StoredEpisode
 
-    first = _demo_config(run).rl.num_groups_sampled
-    groups_by_step: dict[int, dict[str, list[StoredEpisode]]] = {}
+    episodes = []
     with open_stored(run) as store:
         for row in store.rows(phase="rl"):
-            seconds = {name: row.durations_s.get(name, 0.0) for name in ("generate", "tool", "grade")}
-            episode = StoredEpisode(row.num_turns, row.num_tokens, row.num_action_tokens, *seconds.values())
-            groups_by_step.setdefault(row.step, {}).setdefault(row.group_id, []).append(episode)
+            seconds = [row.durations_s.get(name, 0.0) for name in ("generate", "tool", "grade")]
+            episode = StoredEpisode(row.num_turns, row.num_tokens, row.num_action_tokens, *seconds)
+            episodes.append((row.step, row.group_id, episode))
+    return episodes
+
+
+def _batches(run: Path) -> dict[int, list[list[StoredEpisode]]]:
+    """Return stored RL episodes by iteration and batch: the first sampled groups, then the refill."""
+    first = _demo_config(run).rl.num_groups_sampled
+    groups_by_step: dict[int, dict[str, list[StoredEpisode]]] = {}
+    for step, group_id, episode in _episodes(run):
+        groups_by_step.setdefault(step, {}).setdefault(group_id, []).append(episode)
     batches = {}
     for step, groups in groups_by_step.items():
         members = list(groups.values())

@@ -86,6 +86,10 @@ def report(
 
     Example: repairgym report --compare runs/seed0 runs/seed1 --out seeds.html
     """
+    if is_comparison and is_data_written:
+        raise ConfigError("--data writes the tables of one run; leave it or --compare out")
+    if export and not is_data_written:
+        raise ConfigError("--set is a setting of --data; add --data")
     for run in runs:
         check_run(run)
     from repairgym.report.html import write_comparison, write_data, write_report

@@ -17,7 +17,7 @@ from repairgym.errors import ConfigError, InputError
 from repairgym.records import Task
 from repairgym.rollout.calls import locked
 from repairgym.rollout.jobs import PolicyRef
-from repairgym.rollout.names import TURNS_FOLDER
+from repairgym.rollout.names import TURNS_FOLDER, eval_phase
 from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.trackers import tracking
@@ -26,7 +26,7 @@ from repairgym.sizing.workers import describe_workers, size_workers, this_host
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.replay.stored import OracleStore
 from repairgym.training.run import Run
-from repairgym.training.run_settings import CallConfig, keep_config
+from repairgym.training.run_settings import ALL, CallConfig, keep_config
 
 WORKER_LOST = "worker_lost"
 """Kind of the event for a lost worker."""
@@ -132,16 +132,27 @@ def evaluate_policy(
 
     Returns the policy, its fingerprint, and the tasks.
     """
-    from repairgym.training.evaluate import evaluate, policy_fingerprint
+    from repairgym.training.evaluate import evaluate, policy_fingerprint, selection_fingerprint
 
     ref = find_policy(name, config.rollout.temperature, config.endpoint)
     folder = tokenizer_folder(model, ref)
     check_policy(ref, folder, config.rollout)
-    settings = policy_fingerprint(ref, config.rollout)
+    settings, test_set = policy_fingerprint(ref, config.rollout), config.select.set_name
+    identity = settings | selection_fingerprint(config.select)
     with open_run(run, tasks, folder, config.rollout, config.seed, cluster=config.cluster) as opened:
         chosen = opened.select(config.select, "tasks")
-        evaluate(opened, ref.name, ref, config.select.set_name, chosen, config.num_samples, fingerprint=settings)
+        keep_evaluation(opened, ref.name, identity, config)
+        evaluate(opened, ref.name, ref, test_set, chosen, config.num_samples, fingerprint=identity)
     return ref, settings, chosen
+
+
+def keep_evaluation(run: Run, stage: str, fingerprint: Mapping[str, str], config: EpisodesConfig) -> None:
+    """Keep the settings of an evaluation, once nothing contradicts what its phase has stored."""
+    from repairgym.training.evaluate import check_fingerprint, with_seed
+
+    test_set = config.select.set_name
+    check_fingerprint(run.store, eval_phase(stage, test_set), with_seed(fingerprint, run.seed))
+    keep_config(run.folder, CallConfig(f"eval-{stage}-{test_set}", config, free=ALL))
 
 
 def import_checkpoint(run: Path, source: Path, stage: str) -> None:

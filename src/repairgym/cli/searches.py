@@ -12,7 +12,7 @@ import typer
 from repairgym.cli.arguments import find_model, load_tasks, open_stored, run_names
 from repairgym.cli.options import AsJson, RunFolder, Tasks, TasksOption, print_json
 from repairgym.config.commands import GradeCommandConfig
-from repairgym.errors import InputError
+from repairgym.errors import ConfigError, InputError
 from repairgym.records import Task
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def search(
     Example: repairgym eval search tasks runs/best_of_n runs/replay --at 50 --at 100 --at 200
     """
     if unit not in _UNITS:
-        raise InputError(f"got --unit {unit}, expected one of {', '.join(_UNITS)}")
+        raise ConfigError(f"got --unit {unit}, expected one of {', '.join(_UNITS)}")
     from repairgym.cli.display import print_results, rows_of
 
     known = load_tasks(tasks)
@@ -263,7 +263,7 @@ def router(
     from repairgym.tasks.layers.atomic_write import written_whole
 
     if len(member) < 2:
-        raise InputError(f"got {len(member)} members, expected at least two: --member MODEL=RUN --member MODEL=RUN")
+        raise ConfigError(f"got {len(member)} members, expected at least two: --member MODEL=RUN --member MODEL=RUN")
     members: list[Member] = []
     episodes: dict[str, Sequence[Trajectory]] = {}
     for text in member:
@@ -291,7 +291,7 @@ def _read_member(text: str, tasks: Path | None) -> tuple[Member, Sequence[Trajec
     model, _, stored = text.partition("=")
     run, _, phase = stored.partition(":")
     if not model or not run:
-        raise InputError(f"got --member {text!r}, expected MODEL=RUN or MODEL=RUN:PHASE")
+        raise ConfigError(f"got --member {text!r}, expected MODEL=RUN or MODEL=RUN:PHASE")
     folder = find_model(model).absolute()
     known = load_tasks(tasks or Path(run) / "tasks")
     with open_stored(Path(run)) as store:

@@ -49,6 +49,8 @@ def serve(
     """
     resolved = resolve(ServeConfig, [*(overrides or []), *port_override(port)], preset, config, dry_run)
     folder = None if policy == UPSTREAM else _find_served(policy, tasks)
+    if tasks and (policy in ("", UPSTREAM) or folder):
+        raise ConfigError("--tasks is for scripts, which are asked about tasks; a model answers without them")
     if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
         raise ConfigError(f"repairgym serve needs {' and '.join(missing)}: {install_hint('serve')}")
     asyncio.run(_serve(resolved, policy, folder, tasks, model))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,9 +16,10 @@ from repairgym.cli.options import AsJson, Config, DryRun, Preset, Tokenizer, pri
 from repairgym.config.commands import GradeCommandConfig
 from repairgym.config.selection import TaskSelection
 from repairgym.config.solving import SolveCommandConfig
-from repairgym.errors import ConfigError, NotSolvedError
+from repairgym.errors import ConfigError, InputError, NotSolvedError
 from repairgym.records import Task
 from repairgym.rollout.names import SOLVE
+from repairgym.tasks.layers.atomic_write import written_whole
 from repairgym.tasks.store import TaskStore
 
 if TYPE_CHECKING:
@@ -96,6 +98,8 @@ def solve(
     Example: repairgym solve tasks runs/one --task ID --predictions preds.jsonl strategy.is_stopped_at_pass=false
     """
     source, run, settings = _read_words(words)
+    if output is not None:
+        _check_output(output)
     resolved = resolve(SolveCommandConfig, [*settings, *_ids(task)], preset, config, dry_run)
     call = Call(source, check_new_run(run), resolved, policy, model, predictions)
     if test:
@@ -124,6 +128,13 @@ def _read_words(words: list[str]) -> tuple[Path, Path, list[str]]:
     source = Path(words[0])
     run = Path(words[1]) if num_files == 2 else Path("runs") / f"solve-{source.resolve().name}"
     return source, run, words[num_files:]
+
+
+def _check_output(output: Path) -> None:
+    """Check, before the budget is spent, that the file of the patch can be made; InputError where it cannot."""
+    place = next(folder for folder in output.absolute().parents if folder.exists())
+    if output.is_dir() or not place.is_dir() or not os.access(place, os.W_OK):
+        raise InputError(f"got --output {output}, expected a file in a folder that can be written")
 
 
 def _is_repository(source: Path) -> bool:
@@ -274,7 +285,8 @@ def _deliver(call: Call, solutions: list[Solution], output: Path | None, as_json
         typer.echo(describe_totals(solutions))
     text = solutions[0].patch if is_single else "".join(map(_prediction, solutions))
     if output is not None:
-        output.write_text(text, encoding="utf-8")
+        with written_whole(output) as file:
+            file.write(text.encode("utf-8", "surrogateescape"))
     elif is_single and not as_json:
         typer.echo(text, nl=False)
     typer.echo(f"evidence: {call.run / 'solutions'}", err=True)

@@ -10,7 +10,7 @@ import typer
 
 from repairgym.cli.arguments import check_new_run
 from repairgym.cli.options import AsJson, NewRun, configured, print_json
-from repairgym.config.loading import load_config
+from repairgym.config.loading import load_config, toml_value
 from repairgym.config.sweep import SweepConfig
 from repairgym.errors import ConfigError, InputError
 
@@ -91,4 +91,5 @@ def _stored(folder: Path, config: SweepConfig) -> SweepConfig:
         return config
     if not file.is_file():
         raise ConfigError("the sweep has no command; give command or program in --config (repairgym config show sweep)")
-    return load_config(SweepConfig, file, [f"{name}={getattr(config, name)}" for name in config.model_fields_set])
+    given = config.model_dump(mode="python", include=config.model_fields_set)
+    return load_config(SweepConfig, file, [f"{name}={toml_value(value)}" for name, value in given.items()])

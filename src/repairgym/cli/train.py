@@ -192,11 +192,12 @@ def rft(
 def _fit_stored(run: Path, model: Path, stage: str, phase: str, max_per_task: int, config: SftConfig) -> None:
     """Train on the passed trajectories of a stored run."""
     from repairgym.cli.display import ProgressDisplay
+    from repairgym.rollout.calls import locked
     from repairgym.rollout.store import RunStore
     from repairgym.training.supervised import fit_samples, stored_samples
 
     def recipe() -> str:
-        with RunStore.open(run / "run.db") as store, ProgressDisplay() as progress:
+        with locked(run), RunStore.open(run / "run.db") as store, ProgressDisplay() as progress:
             samples = stored_samples(store, phase, max_per_task, config, model)
             fit_samples(model, run / "checkpoints" / stage, samples, config, store, progress)
         return stage
@@ -215,10 +216,11 @@ def step_dpo(run: RunFolder, start: Start, config: recipes.StepDpoCommandConfig)
     model = find_model(start)
     check_contexts(model, config, run)
     from repairgym.recipes.step_dpo import step_dpo
+    from repairgym.rollout.calls import locked
     from repairgym.rollout.store import RunStore
 
     def recipe() -> str:
-        with RunStore.open(run / "run.db") as store:
+        with locked(run), RunStore.open(run / "run.db") as store:
             metrics = step_dpo(store, model, run / "checkpoints" / "step_dpo", config)
         typer.echo(f"pairs: {metrics['preference/num_pairs']:.0f}, loss {metrics['preference/loss']:.3f}")
         return "step_dpo"

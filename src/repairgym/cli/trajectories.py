@@ -79,6 +79,7 @@ def import_command(
     Example: repairgym trajectories import runs/mini mini-output --tasks tasks --graded preds-graded
     """
     from repairgym.bridges.trajectories.files import Gradings, import_trajectories, read_trajectories
+    from repairgym.rollout.calls import locked
     from repairgym.rollout.store import RunStore
 
     form = None if format_name == AUTO else _format(format_name)
@@ -87,7 +88,7 @@ def import_command(
     renderer = _renderer(model)
     run.mkdir(parents=True, exist_ok=True)
     path = run / "run.db"
-    with RunStore.open(path) if path.exists() else RunStore.create(path) as store:
+    with locked(run), RunStore.open(path) if path.exists() else RunStore.create(path) as store:
         done = import_trajectories(read_trajectories(source, form), store, known, renderer, gradings)
     for bad in done.bad[:_NUM_SHOWN]:
         typer.secho(f"left out: {bad.place}: {bad.reason}", fg="yellow", err=True)

@@ -4,7 +4,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -151,24 +153,30 @@ def watch(
 
     Example: repairgym watch runs/demo-20260101-120000
     """
-    from repairgym.rollout.calls import is_locked
-
     with RunStore.open(run / "run.db", is_read_only=True) as store:
         if is_once:
             Console().print(render(read_snapshot(store)))
-        elif sys.stdout.isatty():
-            with Live(render(read_snapshot(store)), auto_refresh=False) as live:
-                while is_locked(run):
-                    time.sleep(every_s)
-                    live.update(render(read_snapshot(store)), refresh=True)
-        else:
-            lines = _Lines()
-            lines.show(read_snapshot(store))
+            return
+        with suppress(KeyboardInterrupt):  # it ends the watching, not the run
+            _follow(store, run, every_s)
+            typer.echo(f"no process works on {run}", err=True)
+
+
+def _follow(store: RunStore, run: Path, every_s: float) -> None:
+    """Show the run until no process works on it."""
+    from repairgym.rollout.calls import is_locked
+
+    if sys.stdout.isatty():
+        with Live(render(read_snapshot(store)), auto_refresh=False) as live:
             while is_locked(run):
                 time.sleep(every_s)
-                lines.show(read_snapshot(store))
-    if not is_once:
-        typer.echo(f"no process works on {run}", err=True)
+                live.update(render(read_snapshot(store)), refresh=True)
+        return
+    lines = _Lines()
+    lines.show(read_snapshot(store))
+    while is_locked(run):
+        time.sleep(every_s)
+        lines.show(read_snapshot(store))
 
 
 class _Lines:

@@ -18,7 +18,8 @@ from repairgym.config.tasks import MutationConfig, PlanConfig, TasksConfig
 from repairgym.errors import ConfigError
 from repairgym.records import Record
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+"""Pattern of a name that becomes part of phases and ids."""
 
 
 class EpisodesConfig(Record):
@@ -332,7 +333,7 @@ class MatrixConfig(Record):
     @field_validator("policies", "environments")
     @classmethod
     def _names_are_plain(cls, value: dict[str, Record]) -> dict[str, Record]:
-        bad = [name for name in value if not _NAME.fullmatch(name)]
+        bad = [name for name in value if not NAME.fullmatch(name)]
         if bad:
             raise ValueError(f"got the name {bad[0]!r}, expected letters, digits and . _ + - (it becomes part of ids)")
         return value

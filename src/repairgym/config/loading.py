@@ -58,7 +58,8 @@ def load_config(
     try:
         return cls.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        raise ConfigError(_origin(paths, overrides, error) + explain(cls, data, error)) from None
+        texts = {key.strip(): text.strip() for key, _, text in (override.partition("=") for override in overrides)}
+        raise ConfigError(_origin(paths, overrides, error) + explain(cls, data, error, texts)) from None
 
 
 def _origin(paths: Sequence[Path], overrides: Sequence[str], error: ValidationError) -> str:

@@ -167,12 +167,17 @@ def _step(member: Any, part: int | str) -> Any:
 # --- explanations --------------------------------------------------------------------------------------------------
 
 
-def explain(cls: type[Record], data: Mapping[str, Any], error: ValidationError) -> str:
-    """Return one sentence per detail of ``error``, which validating ``data`` as ``cls`` raised."""
-    return "; ".join(_explain(cls, data, detail) for detail in error.errors())
+def explain(
+    cls: type[Record], data: Mapping[str, Any], error: ValidationError, given: Mapping[str, str] | None = None
+) -> str:
+    """Return one sentence per detail of ``error``, which validating ``data`` as ``cls`` raised.
+
+    ``given`` has the text of values that overrides set.
+    """
+    return "; ".join(_explain(cls, data, detail, given or {}) for detail in error.errors())
 
 
-def _explain(cls: type[Record], data: Mapping[str, Any], detail: ErrorDetails) -> str:
+def _explain(cls: type[Record], data: Mapping[str, Any], detail: ErrorDetails, given: Mapping[str, str]) -> str:
     keys, section = locate(cls, detail["loc"])
     key = ".".join(map(str, keys)) or cls.__name__
     context = detail.get("ctx", {})
@@ -191,7 +196,8 @@ def _explain(cls: type[Record], data: Mapping[str, Any], detail: ErrorDetails) -
             return _explain_choice(key, detail["input"], context["expected"])
     got = json.dumps(detail["input"], default=str)
     expected = detail["msg"].removeprefix("Input should be ").removeprefix("a valid ")
-    hint = f"; write {key}='\"{got}\"' for text" if detail["type"] == "string_type" else ""
+    # The text as it was given: read as a number and written again, 3.10 would be 3.1.
+    hint = f"; write {key}='\"{given.get(key, 'TEXT')}\"' for text" if detail["type"] == "string_type" else ""
     return f"{key}: got {got} ({_toml_type(detail['input'])}), expected: {expected[:1].lower()}{expected[1:]}{hint}"
 
 

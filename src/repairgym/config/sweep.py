@@ -110,7 +110,8 @@ class SweepConfig(Record):
         for words in (self.command or self.program, self.evaluation):
             if words and not any(RUN in word for word in words):
                 raise ValueError(f"got {' '.join(words)!r} without {RUN}, which stands for the child's run folder")
-        if self.reference and self.reference not in self.arms:
+        is_whole = self.arms or self.command or self.program  # else the rest is in the folder of the sweep
+        if self.reference and is_whole and self.reference not in self.arms:
             raise ValueError(f"got the reference {self.reference!r}, expected one of the arms {', '.join(self.arms)}")
         if self.arms and len(self.arms) < 2:
             raise ValueError("got one arm, expected at least 2 to compare")

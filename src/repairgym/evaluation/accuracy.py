@@ -13,6 +13,7 @@ from repairgym.evaluation.pass_at_k import Estimate
 from repairgym.records import Accuracy, Record
 
 NOT_AUDITED = "not audited"
+UNKNOWN = "unknown, because the run's tasks were not found"
 
 
 class Rate(Record):

@@ -13,7 +13,14 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from repairgym.evaluation.accuracy import Corrected, VerdictAccuracy, accuracy_of, corrected
+from repairgym.evaluation.accuracy import (
+    UNKNOWN,
+    Corrected,
+    VerdictAccuracy,
+    accuracy_of,
+    corrected,
+    describe_accuracy,
+)
 from repairgym.evaluation.bootstrap import NUM_RESAMPLES
 from repairgym.evaluation.pass_at_k import (
     Estimate,
@@ -83,7 +90,9 @@ class StageResult(Record):
     disabled_gates: tuple[str, ...]
     """Gates that gradings of the stage skipped; with any, the numbers prove less than they say."""
     accuracy: VerdictAccuracy | None = None
-    """Error rates of the verdicts by the audits of the stage's tasks; None: not audited."""
+    """Error rates of the verdicts by the audits of the stage's tasks; None: not audited, or tasks are unknown."""
+    has_tasks: bool = True
+    """False where no task of the stage was found, so that audits and official verdicts are unknown."""
     official_pass_at_1: float | None = None
     """Pass@1 by the lists of imported records (mean over tasks; undecided: not passed); None: a task has no record."""
     num_official_undecided: int = 0
@@ -97,6 +106,11 @@ class StageResult(Record):
     """Processor seconds of the phase: sampling, tools and grading."""
     usd: float = 0.0
     """Price of the answers, for a model that has one."""
+
+    @property
+    def verdict_errors(self) -> str:
+        """Error rates of the verdicts in words."""
+        return describe_accuracy(self.accuracy) if self.has_tasks else UNKNOWN
 
     @property
     def tokens_per_solve(self) -> float | None:
@@ -275,6 +289,7 @@ def _stage_results(
             num_invalid=kinds[VerdictKind.INVALID],
             disabled_gates=tuple(sorted(gates[phase])),
             accuracy=accuracy,
+            has_tasks=not tasks.keys().isdisjoint(verdicts),
             corrected=corrected(strict, accuracy),
             official_pass_at_1=_official_pass_at_1(official[phase]),
             num_official_undecided=sum(kinds.count("undecided") for kinds in official[phase].values()),

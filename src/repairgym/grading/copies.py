@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from repairgym.diffs.lines import split_lines
-from repairgym.grading.exploits.syntax import span_of
+from repairgym.grading.exploits.syntax import span_of, unparsed
 from repairgym.grading.wrong_answers import Edit, FunctionText
 
 _LINE_SENSITIVE = re.compile(r"[fb]_lineno|getsource|co_first|__line__|traceback|currentframe|open\(__file__")
@@ -181,7 +181,7 @@ def _is_parametrized(decorator: ast.expr, is_always_run: bool) -> bool:
     match decorator:
         case ast.Call(func=ast.Attribute(attr="parametrize"), args=[_, rows], keywords=keywords):
             is_in_sight = isinstance(rows, ast.List | ast.Tuple) and bool(rows.elts) and not keywords
-            return "marks" not in ast.unparse(rows) if is_in_sight else is_always_run
+            return "marks" not in unparsed(rows) if is_in_sight else is_always_run
     return False
 
 
@@ -297,7 +297,7 @@ def cut_edits(function: FunctionText, first: int, source: random.Random) -> list
     An assertion stays in it where there is one.
     """
     body = function.node.body
-    asserting = (node for node in body if isinstance(node, ast.Assert) or "assert" in ast.unparse(node))
+    asserting = (node for node in body if isinstance(node, ast.Assert) or "assert" in unparsed(node))
     first = max(first, next((_end(node)[0] for node in asserting), 0))
     kept = source.choice([node for node in body if _end(node)[0] >= first] or body[-1:])
     is_cut = kept is not body[-1] and body[body.index(kept) + 1].lineno > _end(kept)[0]

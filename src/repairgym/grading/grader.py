@@ -15,6 +15,7 @@ Guarantees:
 import hashlib
 import time
 from dataclasses import replace
+from functools import partial
 
 from repairgym.config.pipeline import GradingConfig
 from repairgym.errors import ConfigError, RepairGymError, SandboxContentError, SandboxError
@@ -27,7 +28,7 @@ from repairgym.grading.exploits.syntax import reading_deep_trees
 from repairgym.grading.judge import Judge
 from repairgym.grading.permitted import check_applicable
 from repairgym.grading.replayed import ReplayJudge, not_judged, reviewed
-from repairgym.grading.stages import Executed, Files, Judged, Submission, files_digest, permit, pin
+from repairgym.grading.stages import Executed, Files, Judged, Submission, files_digest, permit, pin, read_pinned_once
 from repairgym.records import Finding, Task, Turn, Verdict, VerdictKind
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.sandbox.cache import ExecutionCache
@@ -76,7 +77,14 @@ class Grader:
             return bare_verdict(VerdictKind.FAILED, f"the submission does not apply: {reason}", self._config)
         permitted = permit(submission, self._config)
         pinned = pin(permitted, self._make_spec(submission.task, {}).tree, self._config)
-        inspected = InspectedSubmission(submission.task, submission.files, pinned.base, pinned.tests, submission.turns)
+        inspected = InspectedSubmission(
+            submission.task,
+            submission.files,
+            pinned.base,
+            pinned.tests,
+            submission.turns,
+            read=partial(read_pinned_once, pinned.tree),
+        )
         if reason := find_unreadable(inspected):
             finding = Finding(detector="grader", severity="suspicious", detail=reason)
             findings = (finding, *permitted.findings)

@@ -93,12 +93,17 @@ def _names(node: ast.stmt) -> Iterator[str]:
             yield from ((alias.asname or alias.name).partition(".")[0] for alias in aliases)
         case ast.Delete(targets):
             yield from (target.id for target in targets if isinstance(target, ast.Name))
-        case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.For():
-            yield from (part.id for part in ast.walk(node) if isinstance(part, ast.Name) and _is_stored(part))
+        case ast.Assign(targets=targets):
+            yield from (name for target in targets for name in _stored(target))
+        case ast.AugAssign(target=target) | ast.For(target=target) | ast.AnnAssign(target=target, value=ast.expr()):
+            yield from _stored(target)
+        case ast.Expr():
+            yield from (part.target.id for part in ast.walk(node) if isinstance(part, ast.NamedExpr))
 
 
-def _is_stored(name: ast.Name) -> bool:
-    return isinstance(name.ctx, ast.Store)
+def _stored(target: ast.expr) -> Iterator[str]:
+    parts = (part for part in ast.walk(target) if isinstance(part, ast.Name))
+    yield from (part.id for part in parts if isinstance(part.ctx, ast.Store))
 
 
 def _is_bound_elsewhere(name: str, kept: _Names, there: _Names) -> bool:
@@ -119,7 +124,7 @@ def _is_bound_elsewhere(name: str, kept: _Names, there: _Names) -> bool:
 
 
 def _moved_up(name: str, kept: _Names, there: _Names) -> ast.stmt | None:
-    """Return the method that a base class of the same file has now and gold's does not; None where there is none."""
+    """Return the method that a base class of the same file has now and gold's does not, or has otherwise; else None."""
     scope, _, last = name.rpartition(".")
     classes, seen = [scope], set[str]()
     while classes:
@@ -129,22 +134,61 @@ def _moved_up(name: str, kept: _Names, there: _Names) -> ast.stmt | None:
             continue
         seen.add(scope)
         moved = f"{scope}.{last}"
-        if moved in there and moved not in kept:
+        if moved in there and (moved not in kept or ast.dump(kept[moved]) != ast.dump(there[moved])):
             return there[moved]
-        classes += [base.id for base in node.bases if isinstance(base, ast.Name)]
+        bases = (base.value if isinstance(base, ast.Subscript) else base for base in node.bases)  # `Base[int]`
+        classes += [base.id for base in bases if isinstance(base, ast.Name)]
     return None
 
 
 def _is_emptied(old: ast.stmt, new: ast.stmt | None) -> bool:
-    """Return True for a function that did something, if only return an argument, and now does nothing any more."""
-    if not isinstance(old, _Function) or not isinstance(new, _Function):
+    """Return True for a function that did something, if only return an argument, and now does nothing any more.
+
+    Nor does a constant that has its name.
+    """
+    if not isinstance(old, _Function):
         return False
-    before, after = (list(filter(_is_code, function.body)) for function in (old, new))
+    before = list(filter(_is_code, old.body))
+    if not isinstance(new, _Function):
+        values = _values_of(new, old.name)
+        return bool(values) and all(map(_is_nothing, values)) and not all(map(_is_constant, before))
+    after = list(filter(_is_code, new.body))
     return (
         _is_idle(new)
         and not all(map(_is_constant, before))
         and list(map(ast.dump, before)) != list(map(ast.dump, after))
     )
+
+
+def _values_of(node: ast.stmt | None, name: str) -> list[ast.expr | None]:
+    """Return what a statement binds ``name`` to, as far as its text says; None for what it does not say."""
+    values: list[ast.expr | None] = []
+    for part in ast.walk(node) if node is not None else ():
+        match part:
+            case ast.Assign(targets, value):
+                values += [found for target in targets for found in _bound_to(target, value, name)]
+            case ast.AnnAssign(target, _, ast.expr() as value) | ast.NamedExpr(target, value):
+                values += _bound_to(target, value, name)
+            case ast.For(target, ast.List(elts=[*_, value]) | ast.Tuple(elts=[*_, value])):
+                values += _bound_to(target, value, name)
+    return values
+
+
+def _bound_to(target: ast.expr, value: ast.expr, name: str) -> Iterator[ast.expr | None]:
+    match target, value:
+        case ast.Name(), _ if target.id == name:
+            yield value
+        case ((ast.Tuple(parts) | ast.List(parts)), (ast.Tuple(given) | ast.List(given))) if len(parts) == len(given):
+            for part, one in zip(parts, given, strict=True):
+                yield from _bound_to(part, one, name)
+        case ((ast.Tuple() | ast.List()), _) if name in _stored(target):
+            yield None
+
+
+def _is_nothing(value: ast.expr | None) -> bool:
+    """Return True for a constant, and for a function that gives one, or its argument."""
+    body = value.body if isinstance(value, ast.Lambda) else value
+    return isinstance(body, ast.Constant) or (isinstance(value, ast.Lambda) and _is_trivial(ast.Return(value.body)))
 
 
 def _is_muted(old: ast.stmt, new: ast.stmt | None, there: _Names) -> bool:

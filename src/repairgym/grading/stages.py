@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from repairgym.config.pipeline import GradingConfig
@@ -134,6 +134,12 @@ def read_pinned(tree: Path, path: str) -> str | None:
         if target.is_relative_to(tree.resolve()) and target.is_file():
             return target.read_bytes().decode()
     return None
+
+
+@lru_cache(maxsize=4096)
+def read_pinned_once(tree: Path, path: str) -> str | None:
+    """Return `read_pinned`, from memory where it can: a pinned tree does not change."""
+    return read_pinned(tree, path)
 
 
 def files_digest(files: Mapping[str, str | None]) -> str:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import NamedTuple
 
+from repairgym.grading.exploits.syntax import unparsed
+
 _LOOSE = re.compile(r"\bANY\b|[Mm]ock|approx|__eq__|ALWAYS_EQ")
 """Words of tests that compare with something that equals more than itself: their values are not changed."""
 _SWALLOWS = re.compile(r"raises|suppress|catch|ignore|expect|warn|assertRaises|assertLogs|deprecat", re.I)
@@ -207,7 +209,7 @@ class _Finder:
 
     def _of_with(self, statement: ast.With, items: list[ast.withitem], inner: list[ast.stmt]) -> Iterator[Edit]:
         calls = [item.context_expr for item in items]
-        if not any(_SWALLOWS.search(ast.unparse(call)) for call in calls):
+        if not any(_SWALLOWS.search(unparsed(call)) for call in calls):
             yield from self.edits(inner)
             return
         match calls:
@@ -233,7 +235,7 @@ class _Finder:
             yield Edit(_BARE, (statement.lineno, statement.col_offset), (last, end), text)
 
     def _is_plain(self, error: ast.expr) -> bool:
-        return isinstance(error, ast.Name | ast.Attribute) and not _NO_EXCEPTIONS.search(ast.unparse(error))
+        return isinstance(error, ast.Name | ast.Attribute) and not _NO_EXCEPTIONS.search(unparsed(error))
 
     def _other_exception(self, error: ast.expr) -> Iterator[Edit]:
         own = getattr(builtins, error.id, None) if isinstance(error, ast.Name) else None

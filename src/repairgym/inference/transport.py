@@ -5,6 +5,7 @@ counted by its kind; no key is in an error.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ _SIGNS_OF_TOO_LONG = (
 )
 _SIGN_OF_SPENT_QUOTA = "insufficient_quota"
 _HIDDEN = "[key]"
+_LINE_END = re.compile(rb"[\r\n]")
 _KEEP_ALIVE_S = 2.0
 """Idle connections are closed here before the server does: uvicorn, and so vLLM, closes them after 5 s, and a request
 sent at that moment is lost."""
@@ -125,7 +127,7 @@ class Transport:
     async def read_events(self, response: httpx2.Response) -> AsyncIterator[str]:
         """Yield the data of each event up to ``[DONE]``; `ServerDownError` where the answer ends before it."""
         try:
-            async for line in response.aiter_lines():
+            async for line in _lines(response.aiter_bytes()):
                 kind, _, data = line.partition(":")
                 if kind == "data" and data.strip() == "[DONE]":
                     return
@@ -199,6 +201,16 @@ class Transport:
 
     def _hide(self, text: str) -> str:
         return text.replace(self._key, _HIDDEN) if self._key else text
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    """Yield lines as server-sent events end them; separators of Unicode within a text end none."""
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = _LINE_END.split(rest + chunk)
+        for line in lines:
+            yield line.decode("utf-8", "replace")
+    yield rest.decode("utf-8", "replace")
 
 
 def _name(error: Exception) -> str:

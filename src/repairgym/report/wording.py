@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from repairgym.analysis.behavior import BehaviorMetrics, PolicyShift
 from repairgym.analysis.curves import GapTrend
-from repairgym.evaluation.accuracy import VerdictAccuracy, describe_accuracy
 from repairgym.evaluation.matrix import Matrix
 from repairgym.evaluation.pass_at_k import Estimate
 from repairgym.evaluation.significance import Comparison, signed_points
@@ -34,9 +33,17 @@ SINGLE_RUN = (
 )
 
 
-def percent(value: float | None, digits: int = 1) -> str:
-    """Format 0.3482 as ``34.8 %`` with a no-break space; None is a dash."""
-    return "–" if value is None else f"{100 * value:.{digits}f}{_NO_BREAK}%"
+def percent(value: float | None, digits: int = 1, space: str = _NO_BREAK) -> str:
+    """Format 0.3482 as ``34.8 %`` with a no-break space; None is a dash.
+
+    Only 0 and 1 are ``0.0 %`` and ``100.0 %``: what is rounded to them is ``< 0.1 %`` or ``> 99.9 %``.
+    """
+    if value is None:
+        return "–"
+    text, step = f"{100 * value:.{digits}f}", 10.0**-digits
+    if 0.0 < value < 1.0 and float(text) in (0.0, 100.0):
+        text = f"<{space}{step:.{digits}f}" if value < 0.5 else f">{space}{100 - step:.{digits}f}"
+    return f"{text}{space}%"
 
 
 def points(value: float | None) -> str:
@@ -189,12 +196,12 @@ def _iterations(summary: Summary) -> Iterator[str]:
 def _verdicts(summary: Summary) -> Iterator[str]:
     """Yield the error rates of the verdicts behind each test set's Pass@1."""
     for test_set in dict.fromkeys(result.test_set for result in summary.stages):
-        yield f"Verdicts on {label_of_test_set(test_set)}: {describe_accuracy(_accuracy_on(summary, test_set))}."
+        yield f"Verdicts on {label_of_test_set(test_set)}: {_verdict_errors_on(summary, test_set)}."
 
 
-def _accuracy_on(summary: Summary, test_set: str) -> VerdictAccuracy | None:
+def _verdict_errors_on(summary: Summary, test_set: str) -> str:
     """Return the audit of a whole test set, not of the part of it that a control tried."""
-    return max((it for it in summary.stages if it.test_set == test_set), key=lambda it: it.num_tasks).accuracy
+    return max((it for it in summary.stages if it.test_set == test_set), key=lambda it: it.num_tasks).verdict_errors
 
 
 def _controls(summary: Summary) -> Iterator[str]:

@@ -96,9 +96,9 @@ def is_locked(folder: Path) -> bool:
 
 
 def append_log(folder: Path, text: str) -> None:
-    """Add a line to the log of the run; a full disk loses the line and nothing else."""
+    """Add a line to the log of the run, in UTC as all its pages; a full disk loses the line and nothing else."""
     with suppress(OSError), (folder / LOG_FILE).open("a", encoding="utf-8", errors="replace") as file:
-        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(text.split())}\n")
+        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())} {' '.join(text.split())}\n")
 
 
 def read_calls(folder: Path) -> list[Call]:

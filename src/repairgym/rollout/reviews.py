@@ -5,6 +5,7 @@ a line is one write to the end of the file, so that two viewers lose nothing; th
 earlier ones stay as history; an unreadable line hides no other.
 """
 
+import errno
 import json
 import os
 from datetime import UTC, datetime
@@ -71,9 +72,9 @@ def write_review(folder: Path, trajectory_id: str, *, status: str, tags: str, no
         ) from error
     line = json.dumps(review.model_dump(mode="json"), ensure_ascii=True) + "\n"
     try:
-        descriptor = os.open(folder / REVIEWS_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        descriptor = os.open(folder / REVIEWS_FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            os.write(descriptor, line.encode())
+            _append(descriptor, line.encode())
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -81,3 +82,13 @@ def write_review(folder: Path, trajectory_id: str, *, status: str, tags: str, no
             f"the review cannot be written next to the run ({error.strerror}); nothing was kept"
         ) from error
     return review
+
+
+def _append(descriptor: int, line: bytes) -> None:
+    """Write ``line`` at once, on a line of its own; `OSError` where the disk has no room for all of it."""
+    size = os.fstat(descriptor).st_size
+    # A write that found no room left a part of a line, which must not swallow this one.
+    is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+    line = b"\n" + line if is_torn else line
+    if os.write(descriptor, line) != len(line):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -19,9 +19,10 @@ _WORDS = {
     "X": TestOutcome.FAILED,
 }  # fmt: skip
 _PATTERNS: Mapping[str, tuple[re.Pattern[str], ...]] = {
-    # The short summary (-rA), and the lines of -v.
+    # The short summary (-rA), where a reason follows the id (which may hold " - " in its brackets), and lines of -v.
     "pytest": (
-        re.compile(r"(?P<word>PASSED|FAILED|ERROR|XFAIL|XPASS) (?P<name>\S+::.+?)(?: - .*)?"),
+        re.compile(r"(?P<word>PASSED) (?P<name>\S+::.+)"),
+        re.compile(r"(?P<word>FAILED|ERROR|XFAIL|XPASS) (?P<name>\S+?::[^\[]+?(?:\[.*?\])?)(?: - .*)?"),
         re.compile(r"(?P<name>\S+::.+?) (?P<word>PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b.*"),
     ),
     # The lines of -v, and the headings of the reports behind them.

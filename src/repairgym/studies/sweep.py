@@ -126,6 +126,8 @@ def read_results(folder: Path) -> dict[int, SweepRun]:
 def run_sweep(config: SweepConfig, folder: Path, report: Report) -> list[SweepRun]:
     """Run what has not ended well yet, and return all ended runs; a child that failed before is tried again.
 
+    Values are those of the present ``metric`` and ``window``, also of children that ended under another one.
+
     Raises:
         ConfigError: a child rejects its command or settings, or the folder's runs are numbered by another plan.
         Interrupted: the child was interrupted; the same call resumes.
@@ -149,7 +151,7 @@ def run_sweep(config: SweepConfig, folder: Path, report: Report) -> list[SweepRu
         results[run.number] = ended
     num_done = sum(run.status == "done" for run in results.values())
     report(num_done, len(plan), "" if num_done >= len(plan) else f"{len(plan) - num_done} failed: {folder / 'logs'}")
-    return [results[run.number] for run in plan]
+    return [value_again(results[run.number], config, folder) for run in plan]
 
 
 def value_again(run: SweepRun, config: SweepConfig, folder: Path) -> SweepRun:

@@ -16,8 +16,15 @@ from repairgym.config.commands import ExploitStudyConfig, MatrixConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.records import Record, Task, Trajectory, VerdictKind
 from repairgym.rollout.jobs import PolicyRef, make_groups
-from repairgym.rollout.names import cell_stage
-from repairgym.training.evaluate import evaluate, policy_fingerprint, tokenizer_digest
+from repairgym.rollout.names import cell_stage, eval_phase
+from repairgym.training.evaluate import (
+    check_fingerprint,
+    evaluate,
+    policy_fingerprint,
+    selection_fingerprint,
+    tokenizer_digest,
+    with_seed,
+)
 from repairgym.training.run import Run
 
 # --- the matrix ----------------------------------------------------------------------------------------------------
@@ -27,25 +34,44 @@ OpenEnvironment = Callable[[RolloutConfig, Path], AbstractContextManager[Run]]
 
 
 def run_matrix(
-    config: MatrixConfig, policies: Mapping[str, PolicyRef], open_environment: OpenEnvironment, fallback: Path
+    config: MatrixConfig,
+    policies: Mapping[str, PolicyRef],
+    open_environment: OpenEnvironment,
+    fallback: Path,
+    keep: Callable[[], None] = lambda: None,
 ) -> None:
     """Fill the matrix with trajectories under ``eval/<policy>@<environment>/<test set>``.
 
     Each cell has the same tasks and number of samples; `evaluation.matrix` makes the table. ``policies`` has each name
-    of ``config.policies``; ``fallback`` is the model folder whose tokenizer scripted policies use.
+    of ``config.policies``; ``fallback`` is the model folder whose tokenizer scripted policies use. ``keep`` is called
+    once, within the first open run, when nothing contradicts what is stored.
 
     Raises:
-        InputError: a cell was begun with another policy or environment of the same name.
+        InputError: a cell was begun with another policy, environment, selection or seed.
     """
-    test_set = config.select.set_name
+    test_set, identities, is_kept = config.select.set_name, _identities(config, policies), False
     for environment, rollout in config.environments.items():
         for model, names in _by_tokenizer(policies, fallback):
             with open_environment(rollout, model) as run:
+                if not is_kept:
+                    for stage, identity in identities.items():
+                        check_fingerprint(run.store, eval_phase(stage, test_set), with_seed(identity, run.seed))
+                    keep()
+                    is_kept = True
                 tasks = run.select(config.select, environment)
                 for name in names:
                     policy, stage = policies[name], cell_stage(name, environment)
-                    detail = policy_fingerprint(policy, rollout)
-                    evaluate(run, stage, policy, test_set, tasks, config.num_samples, fingerprint=detail)
+                    evaluate(run, stage, policy, test_set, tasks, config.num_samples, fingerprint=identities[stage])
+
+
+def _identities(config: MatrixConfig, policies: Mapping[str, PolicyRef]) -> dict[str, dict[str, str]]:
+    """Return stage -> fingerprint of each cell."""
+    selected = selection_fingerprint(config.select)
+    return {
+        cell_stage(name, environment): policy_fingerprint(policies[name], rollout) | selected
+        for environment, rollout in config.environments.items()
+        for name in policies
+    }
 
 
 def _by_tokenizer(policies: Mapping[str, PolicyRef], fallback: Path) -> Iterator[tuple[Path, list[str]]]:

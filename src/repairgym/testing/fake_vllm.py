@@ -6,6 +6,7 @@ only the protocol with the client. For tests: every token is a forward pass over
 """
 
 import asyncio
+import copy
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from repairgym.errors import ConfigError
 from repairgym.inference.grammar import GrammarCompiler, GrammarMask, json_grammar
@@ -65,10 +67,11 @@ class FakeVllm(HttpFake):
         self, folder: Path, flaws: Iterable[Flaw] = (), *, name: str = "tiny", max_len_tokens: int = 256
     ) -> None:
         """Serve the model of ``folder`` as ``name``."""
-        self._model = load_model(folder)
+        self._name = name
+        self._models: dict[str, Any] = {name: load_model(folder)}
+        """By the names that requests give: the model, and copies of it with an adapter."""
         self._tokenizer = load_tokenizer(folder)
         self._flaws = frozenset(flaws)
-        self._names = [name]
         self._max_len_tokens = max_len_tokens
         self._is_open, self._is_resumed, self._is_idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
         for event in (self._is_open, self._is_resumed, self._is_idle):
@@ -95,19 +98,25 @@ class FakeVllm(HttpFake):
         """Requests that are being sampled."""
         return self._num_running
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """Return its current weights."""
-        return dict(self._model.state_dict())
+    def state(self, name: str = "") -> dict[str, torch.Tensor]:
+        """Return the current weights of the model, or of the adapter ``name`` merged into it."""
+        return dict(self._models[name or self._name].state_dict())
 
     async def answer(self, request: HttpRequest, writer: asyncio.StreamWriter) -> bool:
         """Answer as vLLM does."""
         self._num_requests += 1
         if Flaw.CLOSES in self._flaws and self._num_requests % 2 == 0:
             return False
+        if request.path in ("/v1/completions", "/inference/v1/generate") and self._asked(request) not in self._models:
+            error = {"message": f"The model `{self._asked(request)}` does not exist.", "type": "NotFoundError"}
+            return await send(writer, 404, json.dumps({"error": error}).encode())
         if request.path == "/v1/completions" and (request.body or {}).get("stream"):
             return await self._stream(request.body or {}, writer)
         status, reply = await self._route(request)
         return await send(writer, status, json.dumps(reply).encode())
+
+    def _asked(self, request: HttpRequest) -> str:
+        return str((request.body or {}).get("model") or self._name)
 
     async def _route(self, request: HttpRequest) -> tuple[int, Any]:
         orders = {
@@ -120,7 +129,7 @@ class FakeVllm(HttpFake):
         }
         looks: dict[str, Any] = {
             "/version": {"version": "0.9.2" if Flaw.OLD in self._flaws else "0.32.0"},
-            "/v1/models": {"data": [{"id": name, "max_model_len": self._max_len_tokens} for name in self._names]},
+            "/v1/models": {"data": [{"id": name, "max_model_len": self._max_len_tokens} for name in self._models]},
             "/health": {},
         }
         sampling = {"/v1/completions": self._complete, "/inference/v1/generate": self._generate}
@@ -144,11 +153,12 @@ class FakeVllm(HttpFake):
     async def _complete(self, body: Mapping[str, Any]) -> tuple[int, Any]:
         prompt = body["prompt"]
         ids = self._encode(prompt) if isinstance(prompt, str) else self._read(list(prompt))
-        tokens, log_probs, _, reason = await self._sample(ids, body)
+        name = str(body.get("model") or self._name)
+        tokens, log_probs, _, reason = await self._sample(ids, body, name)
         choice: dict[str, Any] = {"text": self._tokenizer.decode(tokens), "finish_reason": reason}
         if Flaw.TEXT_ONLY not in self._flaws:
             choice |= {"token_ids": tokens, "prompt_token_ids": ids, "logprobs": {"token_logprobs": log_probs}}
-            choice |= {"prompt_logprobs": self._score(ids)} if body.get("prompt_logprobs") is not None else {}
+            choice |= {"prompt_logprobs": self._score(ids, name)} if body.get("prompt_logprobs") is not None else {}
         return 200, {"choices": [choice], "usage": _usage(ids, tokens)}
 
     async def _stream(self, body: Mapping[str, Any], writer: asyncio.StreamWriter) -> bool:
@@ -199,7 +209,7 @@ class FakeVllm(HttpFake):
         answer, reason, limit = list[int](), None, int(body["max_tokens"])
         while reason is None:
             await asyncio.sleep(0)
-            log_probs = self._log_probs([*prompt, *answer])[-1]
+            log_probs = self._log_probs([*prompt, *answer], str(body.get("model") or self._name))[-1]
             token = self._shaped_token(log_probs, mask, bias, float(body["temperature"]), generator)
             answer.append(token)
             is_stopped = token in body["stop_token_ids"]
@@ -231,14 +241,16 @@ class FakeVllm(HttpFake):
 
     async def _generate(self, body: Mapping[str, Any]) -> tuple[int, Any]:
         ids = self._read(body["token_ids"])
-        tokens, log_probs, spans, reason = await self._sample(ids, body["sampling_params"])
+        tokens, log_probs, spans, reason = await self._sample(
+            ids, body["sampling_params"], str(body.get("model") or self._name)
+        )
         content = [{"token_id": token, "logprob": lp} for token, lp in zip(tokens, log_probs, strict=True)]
         choice: dict[str, Any] = {"token_ids": tokens, "logprobs": {"content": content}, "finish_reason": reason}
         choice["weight_versions"] = spans
         return 200, {"choices": [choice], "usage": _usage(ids, tokens), "prompt_token_ids": ids}
 
     async def _sample(
-        self, prompt: list[int], params: Mapping[str, Any]
+        self, prompt: list[int], params: Mapping[str, Any], name: str
     ) -> tuple[list[int], list[float], list[dict[str, Any]], str]:
         """Wait for this request's turn; return (tokens, log-probabilities, spans of versions, reason of the end)."""
         await self._is_open.wait()
@@ -246,7 +258,7 @@ class FakeVllm(HttpFake):
         self._is_idle.clear()
         self._look_up(prompt)
         try:
-            sample = await self._continue(prompt, params)
+            sample = await self._continue(prompt, params, name)
         finally:
             self._num_running -= 1
             if not self._num_running:
@@ -255,7 +267,7 @@ class FakeVllm(HttpFake):
         return sample
 
     async def _continue(
-        self, prompt: list[int], params: Mapping[str, Any]
+        self, prompt: list[int], params: Mapping[str, Any], name: str
     ) -> tuple[list[int], list[float], list[dict[str, Any]], str]:
         generator = torch.Generator().manual_seed(int(params.get("seed", 0)))
         stop = set(params.get("stop_token_ids") or ())
@@ -266,7 +278,7 @@ class FakeVllm(HttpFake):
         while len(tokens) < limit and reason == "length":
             await asyncio.sleep(0)
             await self._is_resumed.wait()
-            token, log_prob = self._draw([*prompt, *tokens], float(params["temperature"]), generator)
+            token, log_prob = self._draw(self._log_probs([*prompt, *tokens], name)[-1], params, generator)
             tokens.append(token)
             log_probs.append(log_prob)
             versions.append(self.version)
@@ -275,9 +287,10 @@ class FakeVllm(HttpFake):
             reason = "stop" if token in stop or has_own_stop else "length"
         return tokens, log_probs, _spans(versions), reason
 
-    @torch.no_grad()
-    def _draw(self, ids: Sequence[int], temperature: float, generator: torch.Generator) -> tuple[int, float]:
-        log_probs = self._log_probs(ids)[-1]
+    def _draw(
+        self, log_probs: torch.Tensor, params: Mapping[str, Any], generator: torch.Generator
+    ) -> tuple[int, float]:
+        temperature = float(params["temperature"])
         if Flaw.GREEDY in self._flaws or temperature == 0.0:
             token = int(log_probs.argmax())
         else:
@@ -287,16 +300,15 @@ class FakeVllm(HttpFake):
             token = int(torch.multinomial(weights, 1, generator=generator))
         return token, float(log_probs[token])
 
-    @torch.no_grad()
-    def _score(self, ids: Sequence[int]) -> list[dict[str, Any] | None]:
+    def _score(self, ids: Sequence[int], name: str) -> list[dict[str, Any] | None]:
         """Return the log-probability of each token after the first, in vLLM's format."""
-        rows = self._log_probs(ids)[:-1]
+        rows = self._log_probs(ids, name)[:-1]
         return [None, *({str(id_): {"logprob": float(row[id_])}} for row, id_ in zip(rows, ids[1:], strict=True))]
 
     @torch.no_grad()
-    def _log_probs(self, ids: Sequence[int]) -> torch.Tensor:
+    def _log_probs(self, ids: Sequence[int], name: str) -> torch.Tensor:
         """Return [tokens, vocab] natural log-probabilities of the next token."""
-        return torch.log_softmax(self._model(torch.tensor([list(ids)])).logits[0].float(), dim=-1)
+        return torch.log_softmax(self._models[name](torch.tensor([list(ids)])).logits[0].float(), dim=-1)
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
@@ -342,16 +354,24 @@ class FakeVllm(HttpFake):
         return self._take(state)
 
     async def _load_adapter(self, request: HttpRequest) -> tuple[int, Any]:
-        # The folder holds the merged weights next to the adapter; they are enough for a fake.
         body = request.body or {}
-        self._names = [self._names[0], body["lora_name"]]
-        return self._take(load_model(Path(body["lora_path"]).parent).state_dict())
+        name, folder = str(body["lora_name"]), Path(body["lora_path"])
+        if name in self._models and not body.get("load_inplace"):
+            return 400, {"error": {"message": f"The lora adapter '{name}' has already been loaded."}}
+        if not (folder / "adapter_config.json").is_file():
+            return 404, {"error": {"message": f"No adapter found for {folder}"}}
+        made = copy.deepcopy(self._models[self._name])
+        if Flaw.IGNORES_WEIGHTS not in self._flaws:
+            _merge(made, folder)
+        self._models[name] = made
+        return 200, {}
 
     def _take(self, state: Mapping[str, torch.Tensor]) -> tuple[int, Any]:
+        model = self._models[self._name]
         if Flaw.IGNORES_WEIGHTS not in self._flaws:
-            head: Any = self._model.get_output_embeddings()
+            head: Any = model.get_output_embeddings()
             old = head.weight.detach().clone()
-            self._model.load_state_dict(state)
+            model.load_state_dict(state)
             if Flaw.STALE_HEAD in self._flaws:
                 head.weight = torch.nn.Parameter(old)
         return 200, {}
@@ -367,6 +387,18 @@ class FakeVllm(HttpFake):
 
 async def _nothing(_: int) -> None:
     pass
+
+
+@torch.no_grad()
+def _merge(model: Any, folder: Path) -> None:
+    """Add the adapter in ``folder``, as peft stores it, to the weights of ``model``."""
+    settings = json.loads((folder / "adapter_config.json").read_text())
+    parts = load_file(folder / "adapter_model.safetensors")
+    for key, low in parts.items():
+        if key.endswith(".lora_A.weight"):
+            layer = model.get_submodule(key.removeprefix("base_model.model.").removesuffix(".lora_A.weight"))
+            high = parts[key.replace(".lora_A.", ".lora_B.")]
+            layer.weight += settings["lora_alpha"] / settings["r"] * (high @ low)
 
 
 def _spans(versions: Sequence[str]) -> list[dict[str, Any]]:

@@ -1,25 +1,38 @@
 """Infrastructure that fails at random: sandboxes that start late or never, hang, vanish, or find no room on the host.
 
 Reads a `FaultPlan`; makes a back end with the interface of the real ones. Sandboxes sleep instead of computing.
-Guarantees: a fault is a `SandboxError`, as the contract of back ends says, or a clock that lies; an attempt of an
-episode draws the same faults in every run with an equal seed, whichever process runs it (whom a storm hits depends on
-the time). `scripts/inject_faults.py` runs the control plane over it.
+Guarantees: every operation but the end can fail; a fault is a `SandboxError`, as the contract of back ends says, or a
+clock that lies; a lost sandbox answers nothing any more; an attempt of an episode draws the same faults in every run
+with an equal seed, whichever process runs it (whom a storm hits depends on the time). `scripts/inject_faults.py` runs
+the control plane over it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from repairgym.diffs.make import Diff
 from repairgym.errors import SandboxError, SandboxLostError
 from repairgym.records import Record, TestRequest, TestRun
-from repairgym.sandbox.base import ExecResult, SandboxSpec, Snapshot
-from repairgym.testing.scripted import Answer, Files, ScriptedBackend, ScriptedSandbox, scripted_answer
+from repairgym.sandbox.base import ExecResult, FileEntry, SandboxSpec, Snapshot
+from repairgym.testing.scripted import (
+    Answer,
+    Files,
+    ScriptedBackend,
+    ScriptedSandbox,
+    ScriptedSession,
+    ScriptedSnapshot,
+    scripted_answer,
+)
 
 _SKEW_S = 1e7
 
@@ -111,28 +124,95 @@ class Faults:
         return seconds + (_SKEW_S if self.hits(0.5) else -_SKEW_S)
 
 
+@dataclass
+class FaultySession(ScriptedSession):
+    """A session of a sandbox that can fail."""
+
+    request: Callable[[], Awaitable[None]] = field(kw_only=True)
+
+    async def run(self, command: str, *, timeout_s: float, stdin: bytes = b"") -> ExecResult:
+        """Fail, or do as a scripted one."""
+        await self.request()
+        return await super().run(command, timeout_s=timeout_s, stdin=stdin)
+
+
 class FaultySandbox(ScriptedSandbox):
-    """A scripted sandbox that can hang, vanish, or run out of its host's disk."""
+    """A scripted sandbox that can hang, vanish, or run out of its host's disk; one that is gone stays gone."""
 
     def __init__(self, files: Files, answer: Answer, faults: Faults, base: Files | None = None) -> None:
         super().__init__(files, answer, base)
         self._faults = faults
+        self._is_lost = False
 
     async def exec(self, argv: tuple[str, ...], **options: Any) -> ExecResult:
         """Fail, or do as a scripted one."""
-        await self._faults.request()
+        await self._request()
         return await super().exec(argv, **options)
+
+    async def run_python(self, text: str, *, timeout_s: float, stdin: bytes = b"") -> ExecResult:
+        """Fail, or do as a scripted one."""
+        await self._request()
+        return await super().run_python(text, timeout_s=timeout_s, stdin=stdin)
 
     async def run_tests(self, request: TestRequest) -> TestRun:
         """Fail, or do as a scripted one, with seconds of any clock."""
-        await self._faults.request()
+        await self._request()
         run = await super().run_tests(request)
         return run.model_copy(update={"duration_s": self._faults.skewed(run.duration_s)})
 
+    async def read_file(self, path: str) -> bytes:
+        """Fail, or do as a scripted one."""
+        await self._request()
+        return await super().read_file(path)
+
     async def write_file(self, path: str, content: bytes) -> None:
         """Fail, or do as a scripted one."""
-        await self._faults.request()
+        await self._request()
         await super().write_file(path, content)
+
+    async def changed_files(self) -> dict[str, bytes | None]:
+        """Fail, or do as a scripted one."""
+        await self._request()
+        return await super().changed_files()
+
+    async def open_session(self, name: str = "main", env: dict[str, str] | None = None) -> ScriptedSession:
+        """Fail, or return a session that can fail."""
+        await self._request()
+        return FaultySession(name, request=self._request)
+
+    async def list_files(self, path: str = "", *, is_recursive: bool = True) -> tuple[FileEntry, ...]:
+        """Fail, or do as a scripted one."""
+        await self._request()
+        return await super().list_files(path, is_recursive=is_recursive)
+
+    async def diff(self) -> Diff:
+        """Fail, or do as a scripted one."""
+        await self._request()
+        return await super().diff()
+
+    async def listen(self, port: int) -> socket.socket:
+        """Fail, or do as a scripted one."""
+        await self._request()
+        return await super().listen(port)
+
+    async def snapshot(self) -> ScriptedSnapshot:
+        """Fail, or do as a scripted one."""
+        await self._request()
+        return await super().snapshot()
+
+    async def fork(self, count: int = 1) -> tuple[ScriptedSandbox, ...]:
+        """Fail, or make sandboxes that can fail."""
+        await self._request()
+        return tuple(FaultySandbox(self.files, self._answer, self._faults, self._base) for _ in range(count))
+
+    async def _request(self) -> None:
+        if self._is_lost:
+            raise SandboxLostError("the sandbox is gone")
+        try:
+            await self._faults.request()
+        except SandboxLostError:
+            self._is_lost = True
+            raise
 
 
 class FaultyBackend(ScriptedBackend):

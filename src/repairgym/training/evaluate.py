@@ -6,6 +6,7 @@ trains, each task has the same number of samples, and stored episodes are not ru
 
 import asyncio
 import hashlib
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
@@ -16,6 +17,7 @@ from repairgym.config.commands import AuditConfig
 from repairgym.config.pipeline import GradingConfig, check_undemonstrated
 from repairgym.config.rollout import RolloutConfig
 from repairgym.config.sandbox import SandboxConfig
+from repairgym.config.selection import TaskSelection
 from repairgym.errors import ConfigError, InputError
 from repairgym.grading.grader import Grader
 from repairgym.grading.judge import open_judge
@@ -32,6 +34,7 @@ from repairgym.sandbox.probe import create_backend, require_isolation
 from repairgym.tasks.build.concurrency import as_completed
 from repairgym.tasks.build.validation import task_layers
 from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.selection import read_ids
 from repairgym.training.run import Progress, Run, no_progress
 
 
@@ -147,7 +150,8 @@ def evaluate(
 ) -> float:
     """Run ``policy`` ``num_samples`` times on each of ``tasks``; returns the mean Pass@1 with invalid as failed.
 
-    ``fingerprint`` (`policy_fingerprint`) is stored with the phase; a resumed phase must have the same.
+    ``fingerprint`` (`policy_fingerprint`) and the run's seed are stored with the phase; a resumed phase must have the
+    same.
 
     Raises:
         ConfigError: the sandbox does not isolate, and that is not allowed for an evaluation; a worked example is shown.
@@ -159,9 +163,9 @@ def evaluate(
         return 0.0
     require_isolation(run.sandbox)
     check_undemonstrated(run.pool.config.pipeline)
-    check_fingerprint(run.store, phase, fingerprint or {})
-    detail = {"num_tasks": len(tasks), "num_samples": num_samples, **(fingerprint or {})}
-    with run.store.phase(phase, detail):
+    identity = with_seed(fingerprint or {}, run.seed)
+    check_fingerprint(run.store, phase, identity)
+    with run.store.phase(phase, {"num_tasks": len(tasks), "num_samples": num_samples, **identity}):
         # The seed is that of the run, not of the stage: stages are compared on the same tasks and sample numbers.
         jobs = make_groups(phase, 0, [task.id for task in tasks], num_samples, run.seed)
         trajectories = run.run_jobs(policy, jobs, phase=phase, label=f"eval {stage} {test_set}")
@@ -192,8 +196,28 @@ def policy_fingerprint(policy: PolicyRef, rollout: RolloutConfig) -> dict[str, s
     }
 
 
+def selection_fingerprint(selection: TaskSelection) -> dict[str, str]:
+    """Return a digest of what decides a set of tasks and is no part of its name (`TaskSelection.set_name`).
+
+    The number of tasks is left out: a set may grow.
+    """
+    ids = sorted({name for file in selection.id_files for name in read_ids(Path(file))})
+    parts = [ids, selection.is_specified_only, selection.is_told_only]
+    return {"select_digest": hashlib.sha256(json.dumps(parts).encode()).hexdigest()}
+
+
+def with_seed(fingerprint: Mapping[str, str], seed: int) -> dict[str, str]:
+    """Return ``fingerprint`` with the seed of the run: samples of two seeds have the same ids."""
+    return {**fingerprint, "seed": str(seed)}
+
+
+def named_fingerprint(name: str, fingerprint: Mapping[str, str]) -> dict[str, str]:
+    """Return ``fingerprint`` under the name of a policy, for a phase with the episodes of several."""
+    return {f"{name}/{key}": value for key, value in fingerprint.items()}
+
+
 def check_fingerprint(store: RunStore, phase: str, fingerprint: Mapping[str, str]) -> None:
-    """Reject a phase that was started with another fingerprint.
+    """Reject a phase that was started with another fingerprint; parts that it has not stored are accepted.
 
     Raises:
         InputError: the stored fingerprint is another one.
@@ -201,9 +225,10 @@ def check_fingerprint(store: RunStore, phase: str, fingerprint: Mapping[str, str
     stored = next((row.detail for row in store.phases() if row.name == phase), {})
     for key, value in fingerprint.items():
         if stored.get(key, value) != value:
+            name, _, part = key.removesuffix("_digest").rpartition("/")
             raise InputError(
-                f"{phase} of {store.path} was begun with another {key.removesuffix('_digest')}; "
-                "name another stage or run folder, or resume with the same one"
+                f"{phase} of {store.path} was begun with another {part}{f' of the name {name!r}' if name else ''}; "
+                "name another stage, phase or run folder, or resume with the same one"
             )
 
 

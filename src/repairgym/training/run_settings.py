@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from repairgym.config.loading import flatten, load_config, to_toml
-from repairgym.errors import InputError
+from repairgym.errors import ConfigError
 from repairgym.records import Record
 from repairgym.rollout.names import CONFIGS_FOLDER
 
@@ -22,6 +22,7 @@ FREE = (
     "*_per_minute", "*prices*",
 )  # fmt: skip
 """Keys (shell patterns) that a later call may set otherwise."""
+ALL = ("*",)
 _MAX_SHOWN = 8
 
 
@@ -33,7 +34,8 @@ class CallConfig:
     """With what else tells its calls in one run folder apart, e.g. ``train-rl`` or ``rollout-teacher``."""
     config: Record
     free: tuple[str, ...] = ()
-    """Patterns of keys that are free for this command, in addition to `FREE`."""
+    """Patterns of keys that are free for this command, in addition to `FREE`; `ALL`: the file is kept and not compared,
+    because something else says what may not change (an evaluation: the fingerprint of its phase)."""
     option: str = "--config"
     """Of the command; reads the kept file."""
 
@@ -42,11 +44,10 @@ def keep_config(folder: Path, call: CallConfig) -> None:
     """Keep the settings of ``call`` in ``folder``; a resumed run must have the kept ones.
 
     Raises:
-        InputError: the run was begun with others.
-        ConfigError: the kept file is not what this version writes.
+        ConfigError: the run was begun with others, or the kept file is not what this version writes.
     """
     file = folder / CONFIGS_FOLDER / f"{call.command.replace('/', '-')}.toml"
-    if file.exists():
+    if file.exists() and call.free != ALL:
         remedy = f"resume with its own ({call.option} {file}), name another run folder, or remove that file"
         check_config(load_config(type(call.config), file), call.config, (*FREE, *call.free), folder, remedy)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +60,7 @@ def check_config(kept: Record, got: Record, free: tuple[str, ...], run: Path, re
     """Check that ``got`` differs from ``kept`` in free settings only.
 
     Raises:
-        InputError: it does not; each differing key is named with both values.
+        ConfigError: it does not; each differing key is named with both values.
     """
     old, new = (dict(flatten(config.model_dump(mode="json"))) for config in (kept, got))
     names = [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)]
@@ -70,4 +71,4 @@ def check_config(kept: Record, got: Record, free: tuple[str, ...], run: Path, re
     ]
     if changes:
         more = f" and {len(changes) - _MAX_SHOWN} more" if changes[_MAX_SHOWN:] else ""
-        raise InputError(f"{run} was begun with other settings: {', '.join(changes[:_MAX_SHOWN])}{more}; {remedy}")
+        raise ConfigError(f"{run} was begun with other settings: {', '.join(changes[:_MAX_SHOWN])}{more}; {remedy}")

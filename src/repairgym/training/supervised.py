@@ -161,6 +161,12 @@ def fit_samples(
     release_memory()
 
 
+def accept_fitted(start: Path, target: Path, samples: list[Sample], config: SftConfig) -> None:
+    """Note that ``target`` was fitted to these samples, where an earlier version made it and kept no digest."""
+    if target.exists() and not (target / _FIT_FILE).exists():
+        (target / _FIT_FILE).write_text(json.dumps({"data": _digest(start, samples, config)}), encoding="utf-8")
+
+
 def _is_fitted(target: Path, data: str) -> bool:
     """Return True where the model folder ``target`` was fitted to what ``data`` is the digest of."""
     file = target / _FIT_FILE

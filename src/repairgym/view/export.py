@@ -30,7 +30,7 @@ from repairgym.view.app import create_app
 from repairgym.view.folders import RunFolders, ViewedRun
 from repairgym.view.lists import Entry
 from repairgym.view.reader import RunReader
-from repairgym.view.site import Site
+from repairgym.view.site import Site, api_url
 from repairgym.view.trajectory_pages import named_in
 
 PAGE_SIZE = 250
@@ -140,6 +140,7 @@ class _Crawl:
         self._app = app
         self._chosen = site.chosen
         self._export = export
+        self._runs = runs
         self._folders = {viewed.key: _safe(viewed.key) for viewed in runs}
         self._is_alone = len(runs) == 1
         self._waiting: deque[str] = deque()
@@ -148,7 +149,8 @@ class _Crawl:
 
     async def write(self, progress: Progress) -> None:
         """Write every file that can be reached from the first page."""
-        for address in ("/", *_ASSETS, "/api", "/api/runs.json"):
+        parts = [api_url(viewed, part) for viewed in self._runs for part in ("run", "metrics", "trajectories")]
+        for address in ("/", *_ASSETS, "/api", "/api/runs.json", *parts):
             self._file(address)
         while self._waiting:
             file = self._waiting.popleft()

@@ -87,7 +87,7 @@ class Site:
 
     def page(self, template: str, *, status_code: int = 200, **context: Any) -> HTMLResponse:
         """Render a page; ``live`` is the address of a digest that changes with the page, or empty."""
-        shared = {"live": "", "now_s": time.time(), "exported_at": time.strftime("%Y-%m-%d")}
+        shared = {"live": "", "now_s": time.time(), "exported_at": time.strftime("%Y-%m-%d", time.gmtime())}
         shared |= {"is_static": self.is_static, "formats": self.formats}
         text = self._templates.get_template(template).render({**shared, **context})
         # Unpaired surrogates that came through JSON cannot be sent.

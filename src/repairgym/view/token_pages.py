@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from repairgym.ledger import TokenLedger
+from repairgym.report.reading import MAX_TURNS
 from repairgym.report.safe_text import plain
 from repairgym.report.tokens import WINDOW_TOKENS, Piece, read_pieces, summarize_tokens
 from repairgym.rollout.signals import TokenSignals
@@ -110,6 +111,7 @@ class TokenMarks:
     turns: Mapping[int, int]
     """First token -> number of the turn, which is linked."""
     turn_url: str
+    """Address of the trajectory, without a query."""
     targets: frozenset[int] = frozenset()
     """Other tokens that links lead to."""
 
@@ -127,7 +129,9 @@ def draw_tokens(pieces: Sequence[Piece], shading: Shading, marks: TokenMarks, *,
             continue
         for piece in run:
             if number := marks.turns.get(piece.start):
-                parts.append(f'<a class="turnmark" href="{turn_url}#turn-{number}">turn {number}</a>')
+                window = number - (number - 1) % MAX_TURNS  # a page shows so many turns
+                query = f"?turn={window}" if window > 1 else ""
+                parts.append(f'<a class="turnmark" href="{turn_url}{query}#turn-{number}">turn {number}</a>')
             parts.append(_token(piece, shading, bool(number) or piece.start in marks.targets))
     return Markup("".join(parts))
 

@@ -127,6 +127,7 @@ class TrajectoryPages:
                 is_live=False,
                 group=group,
                 members=members,
+                num_shown=min(len(members), _MAX_COLUMNS),
                 task=task,
                 task_problem=problem,
                 trees=trees_of(run.reader, [member.number for member in members[:_MAX_COLUMNS]]),

@@ -187,7 +187,7 @@ async def test_the_simplified_pipeline_has_one_attempt(context, renderer, knowle
 
 @pytest.mark.asyncio
 async def test_cached_starts_need_no_build(context, renderer, task, tmp_path, backend):
-    error = MainError(error_class="build_tool", message="as cached")
+    error = MainError(error_class="build_tool", message="as cached, with \u2028 and \x85")
     save_starts(tmp_path / "starts.jsonl", [Start(task_id=task.id, error=error)])
     assert load_starts(tmp_path / "starts.jsonl")[task.id].error == error
     config = SimplifiedConfig(**SMALL, starts=str(tmp_path / "starts.jsonl"))

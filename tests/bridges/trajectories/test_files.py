@@ -60,6 +60,16 @@ def own(task: Task, tmp_path: Path, renderer: ChatRenderer) -> Trajectory:
 
 
 @pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if form.write])
+def test_a_patch_that_is_no_utf_8_survives_a_format(name: str, tmp_path: Path) -> None:
+    patch = b"--- a/m.py\n+\xe9\n".decode("utf-8", "surrogateescape")
+    out = tmp_path / ("out.jsonl" if name == "chat" else "out")
+    assert write_trajectories([CALLING.model_copy(update={"patch": patch})], FORMATS[name], out) == 1
+    (read,) = read_trajectories(out)
+    assert isinstance(read, ExchangeTrajectory)
+    assert read.patch == patch
+
+
+@pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if form.write])
 def test_our_trajectories_survive_a_format(own: Trajectory, name: str, tmp_path: Path, renderer: ChatRenderer) -> None:
     trajectory = own
     written = from_trajectory(trajectory, renderer)
@@ -78,7 +88,7 @@ def test_our_trajectories_survive_a_format(own: Trajectory, name: str, tmp_path:
     assert read.patch == trajectory.final_patch
 
 
-@pytest.mark.parametrize("name", ["mini_swe_agent", "atif"])
+@pytest.mark.parametrize("name", ["mini_swe_agent", "atif", "swe_agent"])
 def test_calls_stay_separate_from_the_text(name: str) -> None:
     read = FORMATS[name].read(json.loads(json.dumps(FORMATS[name].write(CALLING))), "x")
     assert read.steps == CALLING.steps
@@ -169,12 +179,8 @@ def test_dumps_of_trainers_and_logs_of_inspect_are_read(tmp_path: Path) -> None:
     log.write_text(json.dumps(INSPECT))
     (sample,) = read_trajectories(log)
     assert isinstance(sample, ExchangeTrajectory)
-    assert (sample.id, sample.instance_id, sample.agent, sample.patch) == (
-        "tiny-1#2",
-        "tiny-1",
-        "inspect",
-        "--- a/m.py",
-    )
+    assert sample.id.startswith("tiny-1#2-")
+    assert (sample.instance_id, sample.agent, sample.patch) == ("tiny-1", "inspect", "--- a/m.py")
     assert sample.steps == (
         Step(text="I look.", calls=(ToolCall(name="bash", arguments={"cmd": "ls"}),), observation="m.py"),
     )

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from repairgym.bridges.trajectories.base import FormatError
 from repairgym.bridges.trajectories.files import BadDocument, import_trajectories, read_trajectories
-from repairgym.bridges.trajectories.span_reader import read_trace, traces_of
+from repairgym.bridges.trajectories.span_reader import add_spans, read_trace
 from repairgym.bridges.trajectories.spans import write_spans
 from repairgym.rollout.store import RunStore
 
@@ -65,10 +66,23 @@ def test_spans_without_messages_are_reported(tmp_path):
     for scope in document["resourceSpans"][0]["scopeSpans"]:
         for span in scope["spans"]:
             span["attributes"] = [each for each in span["attributes"] if "messages" not in each["key"]]
-    (trace,) = traces_of([document]).values()
+    traces: dict[str, dict[str, Any]] = {}
+    add_spans(traces, document)
+    (trace,) = traces.values()
     with pytest.raises(FormatError, match="no call of a model with its messages"):
         read_trace(trace, "x")
     (tmp_path / "spans.json").write_text(json.dumps(document))
     (bad,) = read_trajectories(tmp_path / "spans.json")
     assert isinstance(bad, BadDocument)
     assert "no call of a model" in bad.reason
+
+
+def test_a_malformed_message_hides_no_other(tmp_path):
+    good = json.loads((FIXTURES / "openllmetry.json").read_text())
+    bad = json.loads(json.dumps(good))
+    bad["resourceSpans"][0]["scopeSpans"][0]["spans"][-1].pop("traceId")
+    (tmp_path / "spans.jsonl").write_text(f"{json.dumps(bad)}\n{json.dumps(good)}\n")
+    reported, found = read_trajectories(tmp_path / "spans.jsonl")
+    assert isinstance(reported, BadDocument)
+    assert reported.place.endswith("line 1")
+    assert found == next(iter(read_trajectories(FIXTURES / "openllmetry.json")))

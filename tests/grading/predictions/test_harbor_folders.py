@@ -123,6 +123,17 @@ async def test_a_folder_that_decides_nothing_is_invalid(
 
 
 @pytest.mark.asyncio
+async def test_a_patch_on_other_bytes_is_not_decided(
+    tmp_path: Path, backend: SandboxBackend, layers: LayerStore
+) -> None:
+    folder = write(tmp_path / "one")
+    (folder / "environment/calc.py").write_bytes(b"# -*- coding: latin-1 -*-\n# caf\xe9\n" + BROKEN.encode())
+    result = await graded(folder, backend, layers, predicted(RIGHT))
+    assert (result.verdict.kind, result.official) == (VerdictKind.INVALID, None)
+    assert "calc.py, which is no UTF-8" in result.verdict.reason
+
+
+@pytest.mark.asyncio
 async def test_the_verdict_of_the_grader_stands_beside_that_of_the_verifier(
     tmp_path: Path, backend: SandboxBackend, layers: LayerStore
 ) -> None:
@@ -138,6 +149,11 @@ def test_ids_are_those_of_the_folders_and_distinct(tmp_path: Path) -> None:
     assert tasks.keys() == {"acme/calc", "two"}
     key = tasks["two"].key("p", GradingConfig())
     write(tmp_path / "two", {"tests/test.sh": "exit 1\n"})
+    assert read_folder_tasks(tmp_path)["two"].key("p", GradingConfig()) != key
+    write(tmp_path / "two", {**FILES, "task.toml": "[verifier.env]\nMODE = 'a'\n"})
+    key = read_folder_tasks(tmp_path)["two"].key("p", GradingConfig())
+    assert read_folder_tasks(tmp_path)["two"].key("p", GradingConfig()) == key
+    write(tmp_path / "two", {"task.toml": "[verifier.env]\nMODE = 'b'\n"})
     assert read_folder_tasks(tmp_path)["two"].key("p", GradingConfig()) != key
     write(tmp_path / "three")
     with pytest.raises(InputError, match="have one id, acme/calc"):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from repairgym.errors import ServerDownError, ServerRejectedError, StaleWeightsError
 from repairgym.inference.base import SamplingParams
@@ -62,10 +63,22 @@ async def test_an_update_in_flight(folders: list[Path], serving, lineage: Lineag
 
 
 @pytest.mark.asyncio
-async def test_orders_and_their_order(folders: list[Path], serving, lineage: Lineage) -> None:
-    fake = FakeVllm(folders[0])
+async def test_orders_and_their_order(folders: list[Path], serving, lineage: Lineage, tmp_path: Path) -> None:
+    fake, name = FakeVllm(folders[0]), "model.layers.0.self_attn.q_proj"
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text('{"r": 1, "lora_alpha": 2}')
+    before = fake.state()[f"{name}.weight"]
+    parts = {"lora_A": torch.ones(1, before.shape[1]), "lora_B": torch.ones(before.shape[0], 1)}
+    tensors = {f"base_model.model.{name}.{part}.weight": value for part, value in parts.items()}
+    save_file(tensors, tmp_path / "adapter" / "adapter_model.safetensors")
     async with serving(fake) as servers:
-        await WeightUpdater(servers, Transfer("lora", adapter_name="policy"), lineage).load(folders[1], 7)
+        updater = WeightUpdater(servers, Transfer("lora", adapter_name="policy"), lineage)
+        with pytest.raises(ServerRejectedError, match="could not load"):
+            await updater.load(folders[1], 6)  # no adapter in it
+        fake.log.clear()
+        await updater.load(tmp_path, 7)
+        assert torch.allclose(fake.state("policy")[f"{name}.weight"], before + 2)
+        assert torch.equal(fake.state()[f"{name}.weight"], before)
         assert await servers[0].weight_version() == "run:7"
     assert fake.log == [
         "/pause",

@@ -14,18 +14,23 @@ from repairgym.config.commands import RolloutCommandConfig
 from repairgym.config.loading import load_config
 from repairgym.config.pipeline import GradingConfig, PipelineConfig
 from repairgym.config.rollout import RolloutConfig
-from repairgym.errors import ServerDownError
+from repairgym.config.sandbox import LayersConfig
+from repairgym.errors import IndexUnavailableError, ServerDownError
 from repairgym.inference.base import Generation
 from repairgym.inference.loading import load_tokenizer, shipped_base
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import StopReason, VerdictKind
+from repairgym.rollout.external.agents import ExternalAgent
 from repairgym.rollout.jobs import make_group
 from repairgym.rollout.rows import pack_document, unpack_document
 from repairgym.rollout.runner import Runner
 from repairgym.sandbox.backends.namespace import NamespaceBackend
+from repairgym.sandbox.base import SandboxSpec
 from repairgym.serving.scripts import ShellPolicy
 from repairgym.tasks.build.validation import TaskLayers
-from repairgym.testing.scripted import scripted_task
+from repairgym.tasks.layers.agents import layer_digest
+from repairgym.tasks.layers.store import LayerStore
+from repairgym.testing.scripted import ScriptedBackend, scripted_answer, scripted_task
 
 AGENTS = Path(__file__).parents[3] / "examples" / "agents"
 AGENT = """
@@ -238,6 +243,26 @@ async def test_claude_code_decodes_escapes_in_calls(play):
     (edit,) = run.edits
     assert "'\\\\u00c0'" in edit.partition(" came back as ")[0]
     assert "'À'" in edit.partition(" came back as ")[2]
+
+
+@pytest.mark.asyncio
+async def test_a_failed_installation_is_tried_again(tmp_path, renderer):
+    """The index does not answer the first episode; the second one finds the agent."""
+    store = LayerStore(tmp_path, config=LayersConfig(is_index_allowed=False))
+    agent = ExternalAgent(ExternalAgentConfig(command=("agent",), requirements=("agent==1",)), renderer, store)
+    task, backend = scripted_task(), ScriptedBackend(scripted_answer())
+
+    async def sandbox():
+        make = SandboxSpec(environment=tmp_path, tree=tmp_path)
+        workspace = await agent.workspace(task, tmp_path, lambda files: make, backend.create)
+        return await workspace.sandbox()
+
+    for _ in range(2):
+        with pytest.raises(IndexUnavailableError):
+            await sandbox()
+    (tmp_path / "agents" / layer_digest(("agent==1",), ())).mkdir(parents=True)
+    await sandbox()
+    assert len(backend.sandboxes) == 1
 
 
 def test_settings_without_effect_and_loose_packages_are_rejected():

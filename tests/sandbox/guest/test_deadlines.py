@@ -157,6 +157,33 @@ def test_a_process_on_a_shared_processor_gets_its_full_time():
     assert done.stdout.split() == ["True", "True", "True"], done
 
 
+OLDER = """
+import os, time
+from repairgym.sandbox.guest.deadlines import deadline_of_this_process
+reading, writing = os.pipe()
+older = os.fork()
+if not older:
+    while time.process_time() < 0.4:
+        pass
+    os.write(writing, b"x")
+    time.sleep(60)
+os.read(reading, 1)
+deadline = deadline_of_this_process(0.3)
+for _ in range(2):
+    print(deadline._count().running_s - deadline._before.running_s < 0.2, flush=True)
+    if not _:
+        os.kill(older, 9)
+        os.wait()
+"""
+
+
+@pytest.mark.skipif(not scheduled(["self"]).running_s, reason="this kernel keeps no counts of the scheduler")
+def test_what_an_older_program_has_computed_takes_no_time_from_a_test():
+    """A fixture started it: it has used the time of the deadline before the test begins, and ends within it."""
+    done = subprocess.run([sys.executable, "-c", OLDER], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["True", "True"], done
+
+
 WAITING = (
     STARVED[: STARVED.index("begin =")]
     + """

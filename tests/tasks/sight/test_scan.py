@@ -1,7 +1,6 @@
 """The scan finds answers where an agent could read them."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -11,6 +10,7 @@ from repairgym.config.tasks import CurationConfig
 from repairgym.errors import InputError, TaskError
 from repairgym.tasks.build.validation import pinned_tree
 from repairgym.tasks.curation.curate import curate
+from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.sight.scan import ScanReport, distinctive_lines, module_file, scan_tasks
 from repairgym.tasks.store import TaskStore
 
@@ -60,18 +60,26 @@ async def test_an_answer_in_another_file_is_seen(built, seeded_layers, backend):
     assert [seen.share for seen in sightings if seen.task_id == "gold"] == [1.0]
 
 
+def with_own_environment(layers, task, root):
+    """The same layers with a copy of the environment, which all processes of the tests share."""
+    for kind in layers.root.iterdir():
+        if kind.name != "environments":
+            (root / kind.name).symlink_to(kind)
+    place = root / "environments" / task.environment.digest
+    shutil.copytree((layers.root / "environments" / task.environment.digest).resolve(), place, symlinks=True)
+    return LayerStore(root), place
+
+
 @pytest.mark.asyncio
 async def test_an_answer_in_the_environment_is_seen(built, seeded_layers, backend, tmp_path):
     task, gold = pick(built)
-    environment = seeded_layers.root / "environments" / task.environment.digest
-    folder = Path(environment.resolve()) / "lib" / "repairgym-sight-test"
+    layers, environment = with_own_environment(seeded_layers, task, tmp_path)
+    folder = environment / "lib" / "repairgym-sight-test"
     folder.mkdir()
-    try:
-        (folder / "copy.py").write_text(gold)
-        seen = await scan([task], seeded_layers, backend)
-        assert [(place.kind, place.path.endswith("repairgym-sight-test/copy.py")) for place in seen] == [("gold", True)]
-    finally:
-        shutil.rmtree(folder)
+    (folder / "copy.py").write_text(gold)
+    seen = await scan([task], layers, backend)
+    assert [(place.kind, place.path.endswith("repairgym-sight-test/copy.py")) for place in seen] == [("gold", True)]
+    assert await scan([task], seeded_layers, backend) == []
 
 
 def test_tasks_with_an_answer_in_sight_leave_the_catalogue(built, seeded_layers, tmp_path, monkeypatch):

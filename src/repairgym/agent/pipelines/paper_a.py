@@ -228,8 +228,8 @@ def save_starts(path: Path, starts: Iterable[Start]) -> None:
 def load_starts(path: Path) -> dict[str, Start]:
     """Return the starts by task id; `InputError` if the file cannot be read, or a line is broken."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        starts = [Start.model_validate_json(line) for line in lines]
+        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines() cuts at separators inside of texts, too
+        starts = [Start.model_validate_json(line) for line in lines if line]
     except (OSError, ValidationError) as error:
         raise InputError(f"{path} is no file of starts ({error}); make one with: repairgym knowledge starts") from error
     return {start.task_id: start for start in starts}

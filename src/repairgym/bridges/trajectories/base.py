@@ -3,7 +3,9 @@
 Guarantees: text is exact, nothing is trimmed.
 """
 
-from collections.abc import Callable, Mapping
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +97,13 @@ class TrajectoryFormat:
     """None: the format is only read."""
     read: Callable[[Document, str], ExchangeTrajectory]
     """Of a document and its file's name, which alone names the instance in some formats; raises `FormatError`."""
+
+
+def id_of_text(name: str, opening: Iterable[Message], steps: Iterable[Step]) -> str:
+    """Return an id for an episode whose file names its task only: ``name`` and a digest of the conversation."""
+    texts = [text for _, text, _ in opening]
+    texts += [text for step in steps for text in (full_text(step), step.observation)]
+    return f"{name}-{hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:12]}"
 
 
 def full_text(step: Step) -> str:

@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from repairgym.bridges.trajectories.base import Document, DumpedTokens, ExchangeTrajectory, FormatError, Step, full_text
+from repairgym.bridges.trajectories.contents import text_of
 from repairgym.errors import ConfigError, InputError, install_hint
 from repairgym.inference.chat_template import Message
 from repairgym.inference.renderer import ChatRenderer
@@ -136,11 +137,8 @@ def _message(message: Document) -> Message:
 
 
 def _text(message: Document) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
     calls = "".join(f"\n{call.get('name')} {call.get('arguments')}" for call in message.get("tool_calls") or ())
-    return (str(content or "") + calls).strip("\n")
+    return (text_of(message.get("content")) + calls).strip("\n")
 
 
 # --- tokens of a dump ----------------------------------------------------------------------------------------------

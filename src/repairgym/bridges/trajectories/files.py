@@ -17,7 +17,7 @@ from urllib.parse import quote
 from repairgym.bridges.trajectories.base import Document, ExchangeTrajectory, FormatError, TrajectoryFormat, full_text
 from repairgym.bridges.trajectories.dumps import keep_dumped_tokens, slime_samples
 from repairgym.bridges.trajectories.formats import FORMATS, detect_format
-from repairgym.bridges.trajectories.span_reader import is_spans, traces_of
+from repairgym.bridges.trajectories.span_reader import add_spans, is_spans
 from repairgym.config.commands import GradeCommandConfig
 from repairgym.config.loading import load_config
 from repairgym.errors import ConfigError, InputError, install_hint
@@ -37,6 +37,10 @@ PHASE = "import"
 UNKNOWN = "unknown"
 """Split of imports whose task nobody knows: they are there to be read."""
 PIPELINE = "imported"
+_UNUSABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError, NotImplementedError)
+"""Errors of a document or a file that is not what its name says."""
+Found = tuple[str, str, Document | Exception]
+"""Place and name of a document, and the document or the reason why there is none."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +73,26 @@ def read_trajectories(source: Path, form: TrajectoryFormat | None = None) -> Ite
     ``form`` None: detected for each document. `InputError`: no such file, or a folder without any of this kind.
     """
     for path in _files(source):
-        for place, name, document in _documents(path):
+        for place, name, content in _documents_and_end(path):
             try:
-                if document is None:
-                    raise FormatError("not a JSON object")
-                yield (form or detect_format(document)).read(document, name)
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                if isinstance(content, Exception):
+                    raise content
+                trajectory = (form or detect_format(content)).read(content, name)
+            except _UNUSABLE as error:
                 # Other people's files: a field of a wrong type is reported, not raised.
                 yield BadDocument(place, str(error) if isinstance(error, FormatError) else f"malformed: {error!r}")
+            else:
+                yield trajectory
+
+
+def _documents_and_end(path: Path) -> Iterator[Found]:
+    """Yield the documents of a file, last the error that ends its reading; raise only what its user can mend."""
+    try:
+        yield from _documents(path)
+    except (ConfigError, InputError):
+        raise
+    except _UNUSABLE as error:
+        yield str(path), path.stem, error
 
 
 def _files(source: Path) -> list[Path]:
@@ -90,8 +106,8 @@ def _files(source: Path) -> list[Path]:
     return paths
 
 
-def _documents(path: Path) -> Iterator[tuple[str, str, Document | None]]:
-    """Yield (place, name, document); a document is None where it is not a JSON object."""
+def _documents(path: Path) -> Iterator[Found]:
+    """Yield (place, name, document), with an error in place of a document that is not one."""
     if path.suffix == ".parquet":
         yield from _rows(path)
         return
@@ -104,26 +120,42 @@ def _documents(path: Path) -> Iterator[tuple[str, str, Document | None]]:
     name = path.name
     for suffix in (".traj.json", ".traj", ".trajectory.json", ".json"):
         name = name.removesuffix(suffix)
-    if path.suffix != _LINES:
-        document = _object(text)
-        if document and is_spans(document):
-            traces = traces_of([document])
-            yield from ((f"{path}, trace {trace_id}", trace_id, trace) for trace_id, trace in traces.items())
-            return
-        if document and {"eval", "samples"} <= set(document):
-            yield from ((f"{path}, sample {sample['id']}", name, sample) for sample in document["samples"] or ())
-            return
-        yield str(path), path.parent.name if name == "trajectory" else name, document
+    if path.suffix == _LINES:
+        # JSON leaves the line separators of Unicode as they are, so they end no line here.
+        lines = [(number, _object(line)) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+        yield from _traces(path, [(f"{path}, line {n}", d) for n, d in lines if d and is_spans(d)])
+        for number, document in lines:
+            if not is_spans(document):
+                yield f"{path}, line {number}", f"{name}-{number}", _or_error(document)
         return
-    lines = [(number, _object(line)) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    traces = traces_of(document for _, document in lines if document and is_spans(document))
+    whole = _object(text)
+    if whole and is_spans(whole):
+        yield from _traces(path, [(str(path), whole)])
+    elif whole and {"eval", "samples"} <= set(whole):
+        for number, sample in enumerate(whole["samples"] or (), 1):
+            is_named = isinstance(sample, Mapping) and "id" in sample
+            place = f"{path}, sample {sample['id'] if is_named else f'number {number}'}"
+            yield place, name, sample if is_named else FormatError("a sample without id")
+    else:
+        yield str(path), path.parent.name if name == "trajectory" else name, _or_error(whole)
+
+
+def _or_error(document: Document | None) -> Document | Exception:
+    return FormatError("not a JSON object") if document is None else document
+
+
+def _traces(path: Path, messages: Iterable[tuple[str, Document]]) -> Iterator[Found]:
+    """Yield the traces of ``messages`` (place, message), and an error for each message that is malformed."""
+    traces: dict[str, dict[str, Any]] = {}
+    for place, message in messages:
+        try:
+            add_spans(traces, message)
+        except _UNUSABLE as error:
+            yield place, path.stem, error
     yield from ((f"{path}, trace {trace_id}", trace_id, trace) for trace_id, trace in traces.items())
-    for number, document in lines:
-        if not is_spans(document):
-            yield f"{path}, line {number}", f"{name}-{number}", document
 
 
-def _rows(path: Path) -> Iterator[tuple[str, str, Document]]:
+def _rows(path: Path) -> Iterator[Found]:
     try:
         from pyarrow import parquet
     except ImportError:
@@ -142,7 +174,8 @@ def _object(text: str) -> dict[str, Any] | None:
 
 def _write(path: Path, text: str) -> None:
     with written_whole(path) as stream:
-        stream.write(text.encode())
+        # A lone surrogate, of a file that is no UTF-8, becomes JSON's own escape of it.
+        stream.write(text.encode(errors="backslashreplace"))
 
 
 class Gradings:

@@ -23,7 +23,9 @@ from repairgym.bridges.trajectories.base import (
     Step,
     ToolCall,
     TrajectoryFormat,
+    id_of_text,
 )
+from repairgym.bridges.trajectories.contents import calls_of, text_of
 from repairgym.bridges.trajectories.dumps import is_prime_rl, is_slime, read_prime_rl, read_slime
 from repairgym.bridges.trajectories.span_reader import is_trace, read_trace
 from repairgym.inference.chat_template import Message
@@ -90,10 +92,11 @@ def _read_atif(document: Document, name: str) -> ExchangeTrajectory:
     steps, agent = _list_and_object(document, "steps", "agent")
     extra = document.get("extra") or {}
     instance_id = str(extra.get("instance_id") or name)
+    content = _opening_and_steps(map(_read_atif_step, steps))
     return ExchangeTrajectory(
-        id=str(document.get("session_id") or instance_id),
+        id=str(document.get("session_id") or id_of_text(instance_id, **content)),
         instance_id=instance_id,
-        **_opening_and_steps(map(_read_atif_step, steps)),
+        **content,
         exit_status=str(extra.get("exit_status") or ""),
         patch=str(extra.get("patch") or ""),
         model=str(agent.get("model_name") or ""),
@@ -130,8 +133,9 @@ def _write_swe_agent(trajectory: ExchangeTrajectory) -> dict[str, Any]:
     steps = []
     for step in trajectory.steps:
         thought, action = (step.text, step.calls[0].name) if step.calls else ("", step.text)
-        history.append(_entry("assistant", step.text, "action") | {"thought": thought, "action": action})
-        history.append(_entry("user", step.observation, "observation"))
+        entry = _entry("assistant", step.text, "action") | {"thought": thought, "action": action}
+        history.append(entry | _assistant(step))
+        history.append(_entry("tool" if step.calls else "user", step.observation, "observation"))
         steps.append(
             {
                 "action": action,
@@ -149,7 +153,13 @@ def _write_swe_agent(trajectory: ExchangeTrajectory) -> dict[str, Any]:
         "submission": trajectory.patch,
         "model_stats": {"api_calls": len(trajectory.steps), "instance_cost": 0.0},
     }
-    return {"trajectory": steps, "history": history, "info": info, "environment": trajectory.instance_id}
+    return {
+        "trajectory": steps,
+        "history": history,
+        "info": info,
+        "environment": trajectory.instance_id,
+        "instance_id": trajectory.instance_id,
+    }
 
 
 def _entry(role: str, text: str, message_type: str) -> dict[str, Any]:
@@ -157,32 +167,49 @@ def _entry(role: str, text: str, message_type: str) -> dict[str, Any]:
 
 
 def _read_swe_agent(document: Document, name: str) -> ExchangeTrajectory:
-    """Read the steps without the demonstrations in the history; the file's name is the instance."""
+    """Read the messages without demonstrations; the file's name is the instance where nothing else names it.
+
+    The answers come from the history where calls are separate from the text, since steps have their text only.
+    """
     steps, info = _list_and_object(document, "trajectory", "info")
-    answered = [step for step in steps if isinstance(step, Mapping) and step.get("response")]
-    opening = []
-    for entry in document.get("history") or ():
-        if entry.get("role") == "assistant" and not entry.get("is_demo"):
-            break
-        if not entry.get("is_demo"):
-            opening.append(_message(entry.get("role"), _text(entry)))
+    history = [entry for entry in document.get("history") or () if not entry.get("is_demo")]
+    first = next((place for place, entry in enumerate(history) if entry.get("role") == "assistant"), len(history))
+    opening = [_message(entry.get("role"), _text(entry)) for entry in history[:first]]
+    has_calls = any(entry.get("tool_calls") for entry in history[first:])
+    answered = _swe_history(history[first:]) if has_calls else _swe_steps(steps)
+    content = _opening_and_steps([*opening, *answered])
+    instance_id = str(document.get("instance_id") or name)
     return ExchangeTrajectory(
-        id=name,
-        instance_id=name,
-        **_opening_and_steps([*opening, *map(_read_swe_step, answered)]),
+        id=id_of_text(instance_id, **content),
+        instance_id=instance_id,
+        **content,
         exit_status=str(info.get("exit_status") or ""),
         patch=str(info.get("submission") or ""),
         agent="swe-agent",
     )
 
 
-def _read_swe_step(step: Document) -> Step:
-    duration_s = step.get("execution_time")
-    return Step(
-        text=str(step["response"]),
-        observation=str(step.get("observation") or ""),
-        duration_s=float(duration_s) if isinstance(duration_s, int | float) else 0.0,
-    )
+def _swe_history(entries: Iterable[Document]) -> Iterator[Step | Message]:
+    """Yield answers and what followed; an entry that says and calls nothing is the harness's own, at a limit."""
+    is_answered = True
+    for entry in entries:
+        part = _read_message(entry)
+        if isinstance(part, Step):
+            is_answered = bool(part.text or part.calls)
+        if is_answered:
+            yield part
+
+
+def _swe_steps(steps: Iterable[Document]) -> Iterator[Step]:
+    """Yield the steps with an answer; where one has an action alone, that is what the agent wrote."""
+    for step in steps:
+        duration_s = step.get("execution_time")
+        if text := str(step.get("response") or step.get("action") or ""):
+            yield Step(
+                text=text,
+                observation=str(step.get("observation") or ""),
+                duration_s=float(duration_s) if isinstance(duration_s, int | float) else 0.0,
+            )
 
 
 # --- message lists ---
@@ -236,10 +263,11 @@ def _read_mini_swe_agent(document: Document, name: str) -> ExchangeTrajectory:
     messages, info = _list_and_object(document, "messages", "info")
     instance_id = str(document.get("instance_id") or name)
     model = ((info.get("config") or {}).get("model") or {}).get("model_name", "")
+    content = _opening_and_steps(_read_message(message) for message in messages if message.get("role") != "exit")
     return ExchangeTrajectory(
-        id=instance_id,
+        id=id_of_text(instance_id, **content),
         instance_id=instance_id,
-        **_opening_and_steps(_read_message(message) for message in messages if message.get("role") != "exit"),
+        **content,
         exit_status=str(info.get("exit_status") or ""),
         patch=str(info.get("submission") or ""),
         model=str(model),
@@ -268,10 +296,11 @@ def _read_chat(document: Document, _: str) -> ExchangeTrajectory:
     instance_id = document.get("instance_id")
     if not isinstance(instance_id, str) or not instance_id:
         raise FormatError("no instance_id")
+    content = _opening_and_steps(map(_read_message, document["messages"]))
     return ExchangeTrajectory(
-        id=str(document.get("id") or document.get("traj_id") or instance_id),
+        id=str(document.get("id") or document.get("traj_id") or id_of_text(instance_id, **content)),
         instance_id=instance_id,
-        **_opening_and_steps(map(_read_message, document["messages"])),
+        **content,
         exit_status="",
         patch=str(document.get("patch") or ""),
         model=str(document.get("model") or ""),
@@ -290,10 +319,11 @@ def _read_inspect(document: Document, _: str) -> ExchangeTrajectory:
     """Read one sample; the patch is what its task left in ``metadata.patch``, as Inspect's own format has no place."""
     instance_id = str(document["id"])
     messages = [_inspect_message(message) for message in document["messages"]]
+    content = _opening_and_steps(map(_read_message, messages))
     return ExchangeTrajectory(
-        id=f"{instance_id}#{document['epoch']}",
+        id=id_of_text(f"{instance_id}#{document['epoch']}", **content),
         instance_id=instance_id,
-        **_opening_and_steps(map(_read_message, messages)),
+        **content,
         exit_status="",
         patch=str((document.get("metadata") or {}).get("patch") or ""),
         model=str((document.get("output") or {}).get("model") or ""),
@@ -322,11 +352,12 @@ def _reader_of_texts(agent: str, prompt: str, answer: str) -> Callable[[Document
     def read(document: Document, name: str) -> ExchangeTrajectory:
         opening = document[prompt]
         texts = [opening] if isinstance(opening, str) else [_text(message) for message in opening]
+        messages, steps = tuple(Message("user", text) for text in texts), (Step(text=_plain(document[answer])),)
         return ExchangeTrajectory(
-            id=name,
+            id=id_of_text(name, messages, steps),
             instance_id=str(document.get("instance_id") or name),
-            opening=tuple(Message("user", text) for text in texts),
-            steps=(Step(text=_plain(document[answer])),),
+            opening=messages,
+            steps=steps,
             exit_status="",
             patch="",
             agent=agent,
@@ -344,23 +375,8 @@ def _read_message(message: Document) -> Step | Message:
         raise FormatError("a message without a role")
     text = _text(message)
     if message["role"] == "assistant":
-        return Step(text=text, calls=tuple(_calls(message)))
+        return Step(text=text, calls=tuple(calls_of(message)))
     return _message(message["role"], text)
-
-
-def _calls(message: Document) -> Iterator[ToolCall]:
-    for call in message.get("tool_calls") or ():
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise FormatError("a tool call without the name of its function")
-        given = function.get("arguments") or {}
-        try:
-            arguments = json.loads(given) if isinstance(given, str) else given
-        except ValueError:
-            arguments = None
-        yield ToolCall(
-            name=function["name"], arguments=arguments if isinstance(arguments, dict) else {"arguments": given}
-        )
 
 
 # --- parts of documents ---
@@ -396,13 +412,7 @@ def _message(role: object, text: str) -> Message:
 
 
 def _text(message: Document) -> str:
-    """Return the text of a message whose content may be text, parts of text or nothing."""
-    content = message.get("content")
-    if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    if content is not None and not isinstance(content, str):
-        raise FormatError(f"content is {type(content).__name__}, expected text")
-    return content or ""
+    return text_of(message.get("content"))
 
 
 FORMATS = {

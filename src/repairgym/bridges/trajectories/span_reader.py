@@ -7,7 +7,7 @@ of a turn is what the tools returned until the next call, or else what the next 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -25,26 +25,27 @@ def is_spans(document: Document | None) -> bool:
 
 
 def is_trace(document: Document) -> bool:
-    """Return True for a trace that `traces_of` made."""
+    """Return True for a trace that `add_spans` made."""
     return {"trace_id", "spans"} <= set(document)
 
 
-def traces_of(documents: Iterable[Document]) -> dict[str, dict[str, Any]]:
-    """Return the traces of the messages of a file, by id; spans have their attributes as plain values."""
-    traces: dict[str, dict[str, Any]] = {}
-    for resource in (each for document in documents for each in document["resourceSpans"]):
+def add_spans(traces: dict[str, dict[str, Any]], document: Document) -> None:
+    """Add the spans of a message to ``traces``, by id; all of them, or none of a malformed message.
+
+    Spans have their attributes as plain values.
+    """
+    added = []
+    for resource in document["resourceSpans"]:
         service = _values((resource.get("resource") or {}).get("attributes")).get("service.name", "")
         for span in (span for scope in resource.get("scopeSpans") or () for span in scope.get("spans") or ()):
-            trace_id = str(span["traceId"])
-            trace = traces.setdefault(trace_id, {"trace_id": trace_id, "service": service, "spans": []})
-            trace["spans"].append(
-                {
-                    "start_ns": int(span["startTimeUnixNano"]),
-                    "end_ns": int(span.get("endTimeUnixNano") or span["startTimeUnixNano"]),
-                    "values": _values(span.get("attributes")),
-                }
-            )
-    return traces
+            values = {
+                "start_ns": int(span["startTimeUnixNano"]),
+                "end_ns": int(span.get("endTimeUnixNano") or span["startTimeUnixNano"]),
+                "values": _values(span.get("attributes")),
+            }
+            added.append((str(span["traceId"]), service, values))
+    for trace_id, service, values in added:
+        traces.setdefault(trace_id, {"trace_id": trace_id, "service": service, "spans": []})["spans"].append(values)
 
 
 def read_trace(document: Document, name: str) -> ExchangeTrajectory:

@@ -11,6 +11,7 @@ part of the patch, which must get the full reward under each of `_HASH_SEEDS`, a
 
 import asyncio
 import hashlib
+import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -64,7 +65,8 @@ class FolderTask:
             for path, file in sorted(getattr(self.folder, name).items()):
                 content.update(f"{name}/{path}:{file.mode}:{len(file.content)}:".encode() + file.content)
         parts = (_FOLDER_FORMAT, GRADER_VERSION, self.id, content.hexdigest(), config.digest(), patch)
-        return hashlib.sha256(repr((*parts, sorted(self.folder.settings))).encode()).hexdigest()
+        settings = json.dumps(self.folder.settings, sort_keys=True, default=str)
+        return hashlib.sha256(repr((*parts, settings)).encode()).hexdigest()
 
 
 def read_folder_tasks(path: Path) -> dict[str, FolderTask]:
@@ -195,8 +197,12 @@ class _FolderJudge:
         return bare_verdict(VerdictKind.PASSED, "rewarded each time", self._config, findings)
 
     def _read(self, path: str) -> str | None:
+        """Return the text of a file; InputError for other bytes, which would not be written back as they are."""
         content = self._place.initial.get(str(self._root / path))
-        return None if content is None else content.decode("utf-8", "replace")
+        try:
+            return None if content is None else content.decode()
+        except UnicodeDecodeError:
+            raise InputError(f"the patch changes {path}, which is no UTF-8 text, so it is not graded here") from None
 
     async def _reward(self, files: Files, seed: str) -> bool:
         written = {str(self._root / path): text for path, text in files.items() if text is not None}

@@ -91,7 +91,8 @@ class ExternalAgent:
         return Workspace(tree, task.base_files, make, make_repository if self._config.has_git else None)
 
     async def _install(self) -> Path:
-        if self._layer is None:
+        # Episodes share one installation; what failed (an index that did not answer) is tried again by the next one.
+        if self._layer is None or (self._layer.done() and (self._layer.cancelled() or self._layer.exception())):
             store = self._store or LayerStore()
             work = asyncio.to_thread(agent_layer, store, self._config.requirements, self._config.npm)
             self._layer = asyncio.ensure_future(work)

@@ -1,16 +1,28 @@
 """Known attacks on the host, on other sandboxes and on the trusted process: each prints what it reached, nothing else.
 
-A check here fails on a back end without walls (tests say so), or it would show nothing.
+A check here fails on a back end without walls, or it would show nothing: tests say so of those that leave no mark on a
+host, and the others look whether what they attack is there.
 """
 
 import asyncio
 import ctypes
 import os
+import shlex
 import socket
 import tempfile
+import time
 
-from repairgym.sandbox.base import Sandbox
-from repairgym.sandbox.conformance.runs import python, require, require_alone, require_output, require_silence, shell
+from repairgym.sandbox.base import ExecResult, Sandbox
+from repairgym.sandbox.conformance.isolation import FORK_BOMB
+from repairgym.sandbox.conformance.runs import (
+    TIMEOUT_S,
+    python,
+    require,
+    require_alone,
+    require_output,
+    require_silence,
+    shell,
+)
 from repairgym.sandbox.conformance.site import Site, on_sandbox, on_site, prints_nothing
 
 _SHORT_S = 2.0
@@ -37,6 +49,19 @@ for attempt in attempts:
     except OSError: pass
 os.symlink('/.repairgym/scratch/0', 'layers'); os.symlink('/proc/1/root', 'root')
 """
+
+
+_NEIGHBOUR = """
+import socket, sys, time
+listening = socket.socket(socket.AF_UNIX)
+listening.bind('\\0repairgym-neighbour')
+listening.listen()
+for path in ('/testbed/s', '/tmp/s'): open(path, 'w').write(sys.argv[1])
+print(time.monotonic(), flush=True)
+time.sleep(float(sys.argv[2]))
+print(time.monotonic())
+"""
+"""Prints the times, of a clock that all sandboxes share, between which the secret is there."""
 
 
 @on_site()
@@ -76,6 +101,7 @@ for attempt in (lambda: os.setuid(0), lambda: os.setgid(0), lambda: os.setgroups
     try: attempt()
     except OSError: continue
     print('changed identity')
+print(*[line for line in open('/proc/self/status') if line.split() == ['NoNewPrivs:', '0']], end='')
 shutil.copy(shutil.which('id'), 'id'); os.chmod('id', 0o6755)
 if subprocess.run(['./id', '-u'], capture_output=True).stdout.strip() == b'0': print('set-user-id works')
 for tool in ('su', 'sudo', 'newuidmap', 'mount', 'pkexec'):
@@ -139,22 +165,33 @@ for path in (sys.argv[1], '/var/run/docker.sock', '/run/dbus/system_bus_socket',
             await require_silence(sandbox, program, f"{folder}/socket")
 
 
+_OBJECTS = """
+import ctypes, sys
+libc, key, flags = ctypes.CDLL(None), int(sys.argv[1]), int(sys.argv[2])
+print(libc.shmget(key, 1 << 20, flags) >= 0, libc.semget(key, 1, flags) >= 0, libc.msgget(key, flags) >= 0)
+"""
+_CREATE = 0o1600
+
+
 @on_site()
 async def shared_memory(site: Site) -> None:
-    """Shared memory of the host, of another sandbox and of an earlier command is out of reach."""
-    attach = "import ctypes; print(ctypes.CDLL(None).shmget({key}, 4096, {flags}) >= 0)"
+    """Shared memory, semaphores and queues of the host, another sandbox and an earlier command are out of reach."""
     libc, key = ctypes.CDLL(None), 0x6D000000 | os.getpid()
-    made = libc.shmget(key, 4096, 0o1666)
+    made = libc.shmget(key, 1 << 20, 0o1666)
+    require(made >= 0, "a segment of the host", made)
     try:
         async with site.sandbox() as first, site.sandbox() as second:
-            result = await python(first, attach.format(key=key, flags=0))
-            require(result.stdout == b"False\n", "nothing of the host's", result)
-            result = await python(first, attach.format(key=key + 1, flags=0o1600))
-            require(result.stdout == b"True\n", "own shared memory", result)
-            result = await python(second, attach.format(key=key + 1, flags=0))
-            require(result.stdout == b"False\n", "nothing of the other's", result)
+            await _require_objects(first, key, 0, b"False False False\n")
+            await _require_objects(first, key + 1, _CREATE, b"True True True\n")
+            await _require_objects(second, key + 1, 0, b"False False False\n")
+            await _require_objects(first, key + 1, 0, b"False False False\n")
     finally:
         libc.shmctl(made, 0, None)
+
+
+async def _require_objects(sandbox: Sandbox, key: int, flags: int, expected: bytes) -> None:
+    result = await python(sandbox, _OBJECTS, str(key), str(flags))
+    require(result.stdout == expected, f"{expected!r} for shared memory, semaphores and queues", result)
 
 
 @on_site()
@@ -184,16 +221,20 @@ for pattern in ('/tmp/**', '/testbed/**', '/dev/shm/**', '/proc/[0-9]*/root/tmp/
 try: socket.socket(socket.AF_UNIX).connect('\0repairgym-neighbour'); print('reached')
 except OSError: pass"""
     secret = f"secret-{os.getpid()}"
-    serve = (
-        "import socket, sys, time; s = socket.socket(socket.AF_UNIX); s.bind('\\0repairgym-neighbour'); s.listen(); "
-        "open('/testbed/s', 'w').write(sys.argv[1]); open('/tmp/s', 'w').write(sys.argv[1]); time.sleep(60)"
-    )
     async with site.sandbox() as first, site.sandbox() as second:
-        running = asyncio.ensure_future(python(first, serve, secret, timeout_s=20))
-        await asyncio.sleep(1)
-        await require_silence(second, program, secret)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        for seconds in (2.0, 8.0, 20.0):
+            running = asyncio.ensure_future(python(first, _NEIGHBOUR, secret, str(seconds)))
+            await asyncio.sleep(seconds / 2)
+            began = time.monotonic()
+            try:
+                await require_silence(second, program, secret)
+            finally:
+                ended = time.monotonic()
+                (there,) = await asyncio.gather(running, return_exceptions=True)
+            times = there.stdout.split() if isinstance(there, ExecResult) else []
+            if len(times) == 2 and float(times[0]) < began < ended < float(times[1]):
+                return
+        require(False, "a neighbour with the secret all through the attack", there)
 
 
 @on_site(needs_snapshots=True)
@@ -261,13 +302,15 @@ async def endless_output_of_many(sandbox: Sandbox) -> None:
 async def process_bound_of_sessions(sandbox: Sandbox) -> None:
     """A fork bomb in a session ends with its command; the session continues."""
     session = await sandbox.open_session()
+    result = await session.run(f"python -c {shlex.quote(FORK_BOMB)}", timeout_s=TIMEOUT_S)
+    require(10 < int(result.stdout or 0) < 40, "fewer than 40 processes", result)
     result = await session.run("bomb() { bomb | bomb & }; bomb; sleep 30", timeout_s=_SHORT_S)
     require(result.exit_status != 0, "no success", result)
     result = await session.run("unset -f bomb; echo fine", timeout_s=60)
     require(result.stdout == b"fine\n", "a session that works", result)
 
 
-environment_is_read_only = prints_nothing("""
+_CHANGES = """
 import os, pytest, sys
 guest = '/opt/repairgym/repairgym_guest/server.py'
 for path in (pytest.__file__, os.__file__, sys.executable, guest, '/usr/bin/env'):
@@ -280,5 +323,18 @@ for path in (pytest.__file__, os.__file__, sys.executable, guest, '/usr/bin/env'
         try: call()
         except OSError: continue
         print('changed', path)
-""")
-"""Interpreter, packages and tree of all sandboxes cannot be changed from one of them."""
+"""
+
+
+@on_site()
+async def environment_is_read_only(site: Site) -> None:
+    """Interpreter, packages and tree of all sandboxes cannot be changed from one of them."""
+    before = (site.tree / "run.sh").read_bytes()
+    async with site.sandbox() as first:
+        await require_silence(first, _CHANGES)
+        await require_output(first, "echo changed > run.sh; rm -r shop; chmod -R a+rwx .; cat run.sh", b"changed\n")
+        async with site.sandbox() as second:
+            require(await second.read_file("run.sh") == before, "the tree's text in another sandbox", "a change")
+            await require_output(second, "ls shop/prices.py", b"shop/prices.py\n")
+    require((site.tree / "run.sh").read_bytes() == before, "an unchanged tree", "a change")
+    require((site.tree / "shop" / "prices.py").is_file(), "an unchanged tree", "a removal")

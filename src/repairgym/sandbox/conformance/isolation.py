@@ -28,7 +28,7 @@ for name, call in tried.items():
     if call() != -1 or ctypes.get_errno() != errno.EPERM:
         print(name, os.strerror(ctypes.get_errno()))
 """
-_FORK_BOMB = """
+FORK_BOMB = """
 import os, time
 count = 0
 try:
@@ -158,7 +158,7 @@ async def full_disk(sandbox: Sandbox) -> None:
 async def process_bound(site: Site) -> None:
     """A fork bomb stops at the limit of its own sandbox and affects no other."""
     async with site.sandbox(num_processes=40) as first, site.sandbox(num_processes=40) as second:
-        result = await python(first, _FORK_BOMB)
+        result = await python(first, FORK_BOMB)
         require(10 < int(result.stdout) < 40, "fewer than 40 processes", result)
         await require_output(second, "echo fine", b"fine\n")
         await require_output(first, "echo fine", b"fine\n")

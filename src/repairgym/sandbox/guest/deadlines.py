@@ -23,7 +23,7 @@ _LEAST_S = 0.005
 """Less than this counts as 0: the count of waiting grows while it is read."""
 # Bound now: code in the same process can replace the attributes of these modules later.
 _monotonic, _open, _read, _close, _listdir = time.monotonic, os.open, os.read, os.close, os.listdir
-_getpid = os.getpid
+_getpid, _exists = os.getpid, os.path.exists
 
 
 class Scheduled(NamedTuple):
@@ -131,8 +131,28 @@ class Deadline:
 
 def deadline_of_this_process(timeout_s: float) -> Deadline:
     """Make a deadline for the current process."""
-    # A test may wait for a program that it started. The list is read only when the clock has run out.
-    return Deadline(timeout_s, lambda: scheduled(["self", *descendants()]), before=scheduled(["self"]))
+    # A test may wait for a program that it started. What an older one computed and waited for before is its own.
+    older = {pid: scheduled([pid]) for pid in descendants()} if _may_have_children() else {}
+    before = scheduled(["self"])
+
+    def count() -> Scheduled:
+        running_s, waiting_s = scheduled(["self"])
+        left = dict(older)
+        for pid in descendants():
+            now, then = scheduled([pid]), left.pop(pid, NOTHING)
+            running_s += max(now.running_s - then.running_s, 0.0)
+            waiting_s = max(waiting_s, before.waiting_s + now.waiting_s - then.waiting_s)
+        # An older one that has ended is counted with this process as a whole.
+        running_s -= sum(ended.running_s for ended in left.values())
+        return Scheduled(max(running_s, before.running_s), waiting_s)
+
+    return Deadline(timeout_s, count, before)
+
+
+def _may_have_children() -> bool:
+    """Return False where the kernel says that there is none: that is one read, `descendants` reads all processes."""
+    paths = [path.replace("schedstat", "children") for path in _schedstats("/proc/self/task")]
+    return not paths or any(_content(path) or not _exists(path) for path in paths)
 
 
 def descendants() -> List[int]:

@@ -80,6 +80,7 @@ def _prepare(header: Dict[str, Any], seccomp_program: bytes) -> server.Place:
         python=header["python"],
         guest=f"{folder}/guest",
         signal_all=reaping.signal_descendants,
+        remove_ipc_objects=lambda: None,  # the namespace is the host's
         confine=_confinement(folder, header, seccomp_program),
         operations={"snapshot": take},
     )

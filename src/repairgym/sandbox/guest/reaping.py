@@ -4,7 +4,8 @@ Reads descriptors of a control group that the host opened (none where no group c
 Guarantees: after :func:`end_all` this process has no descendant; a process enters its group by writing ``0`` to a
 descriptor with the opener's rights, before it gives up its own descriptors, so nothing untrusted ever runs outside of
 the group; no path of a control group is visible in a sandbox; removing a group touches nothing outside of its folder,
-also when the process that made it is gone.
+also when the process that made it is gone; shared memory, semaphores and queues (System V) end with the command that
+made them.
 """
 
 from __future__ import annotations
@@ -17,12 +18,30 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
+from . import syscalls
 from .deadlines import descendants
 
 _MAX_TEXT_BYTES = 4096
 _KIB = 1024
+_INITIAL_IPC = 0xEFFFFFFF
+"""Inode of the IPC namespace that the kernel begins with."""
 SignalAll = Callable[[int], None]
 """Function that sends a signal to every descendant of this process."""
+
+
+def remove_ipc_objects() -> None:
+    """Remove what ended processes left in the IPC namespace of this sandbox, where nothing else ends it.
+
+    It is in no file system: a later command would find it, and its memory counts in no bound of the disk.
+    """
+    if os.stat("/proc/self/ns/ipc").st_ino == _INITIAL_IPC:
+        return  # the host's own objects
+    for kind in ("shm", "sem", "msg"):
+        with open(f"/proc/sysvipc/{kind}") as file:
+            numbers = [int(line.split()[1]) for line in file.readlines()[1:]]
+        for number in numbers:
+            with contextlib.suppress(OSError):
+                syscalls.remove_ipc_object(kind, number)
 
 
 def end_all(signal_all: SignalAll, note: Callable[[Any], None] = lambda usage: None) -> Dict[int, int]:

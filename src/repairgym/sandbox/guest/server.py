@@ -8,6 +8,7 @@ failure of untrusted code is a result.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -39,6 +40,8 @@ class Place(NamedTuple):
     guest: str = os.path.dirname(rootfs.GUEST)
     """Folder that holds the guest package."""
     signal_all: reaping.SignalAll = reaping.signal_namespace
+    remove_ipc_objects: Callable[[], None] = reaping.remove_ipc_objects
+    """Function that removes what a command left in an IPC namespace of the sandbox's own."""
     confine: Callable[[Dict[str, Any]], None] = confinement.confine
     """Function that limits the calling (child) process and drops its privileges."""
     run_warm: Optional[Callable[[bytes, str], int]] = None
@@ -104,7 +107,7 @@ class Server:
                 image_root.enter(root)
             self._place.confine(bounds)
 
-        return process.run(
+        finished = process.run(
             body,
             prepare=prepare,
             stdin=stdin,
@@ -115,6 +118,9 @@ class Server:
             accounting=self._place.accounting,
             make_cut=make_cut,
         )
+        with contextlib.suppress(OSError):  # a kernel or an engine without these objects shows no list of them
+            self._place.remove_ipc_objects()
+        return finished
 
     def _command_bounds(self) -> Dict[str, Any]:
         # Programs that reserve far more addresses than they use (JVM, node) need no bound on addresses where the kernel

@@ -44,6 +44,7 @@ _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}.get(os.uname().machine, -1)
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
 _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER = 22, 24, 36
+_IPC_RMID = 0
 _CAPABILITY_VERSION_3 = 0x20080522
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
@@ -130,6 +131,16 @@ def pidfd_open(pid: int) -> int:
 def _prctl(what: str, option: int, *arguments: int) -> None:
     padded = [ctypes.c_ulong(value) for value in (*arguments, 0, 0, 0, 0)[:4]]
     _check(_libc.prctl(ctypes.c_int(option), *padded), what)
+
+
+def remove_ipc_object(kind: str, number: int) -> None:
+    """Remove a System V object (``shm``, ``sem`` or ``msg``) of this process's IPC namespace."""
+    if kind == "sem":
+        result = _libc.semctl(ctypes.c_int(number), ctypes.c_int(0), ctypes.c_int(_IPC_RMID))
+    else:
+        remove = _libc.shmctl if kind == "shm" else _libc.msgctl
+        result = remove(ctypes.c_int(number), ctypes.c_int(_IPC_RMID), ctypes.c_void_p(None))
+    _check(result, f"remove {kind} {number}")
 
 
 def set_parent_death_signal(number: int) -> None:

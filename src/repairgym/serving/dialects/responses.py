@@ -38,6 +38,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = OF_OTHER_SERVERS | {
     "logit_bias": ({},),
     "max_completion_tokens": (),
     "max_tokens": (),
+    "max_tool_calls": (),
     "n": (1,),
     "presence_penalty": (0,),
     "previous_response_id": (),
@@ -62,6 +63,8 @@ class ResponsesDialect(Dialect):
         effort = _table(body, "reasoning").get("effort")
         if effort not in (None, "none"):
             raise RequestError("reasoning.effort: this model has no such setting; leave it out")
+        text = _table(body, "text")
+        reject_changes(text, {name: ("medium",) if name == "verbosity" else () for name in text if name != "format"})
         include = read_items(body, "include")
         if set(map(str, include)) - {_LOG_PROBS, "reasoning.encrypted_content"}:
             raise RequestError(f"include: only {_LOG_PROBS} is supported")
@@ -75,7 +78,7 @@ class ResponsesDialect(Dialect):
             opening + _read_input(body.get("input")),
             [_read_tool(tool) for tool in read_items(body, "tools")],
             choice,
-            _table(body, "text").get("format"),
+            text.get("format"),
         )
 
     def document(self, exchange: Exchange, replies: Sequence[ModelReply]) -> JSON:

@@ -181,9 +181,12 @@ class Certifier:
         )
 
     def _match(self, names: Sequence[str], run: TestRun) -> dict[str, tuple[str, ...]]:
-        if self.log:  # a log has the names of the record
-            return {name: (name,) if run.outcome(name) is not TestOutcome.MISSING else () for name in names}
-        return match_ids(self.names, names, run.results, self.installed.tree)
+        if not self.log:
+            return match_ids(self.names, names, run.results, self.installed.tree)
+        # A log has the names of the record, but for the ids of pytest that data sets cut at a blank.
+        shown = [name for name, result in run.results.items() if result.outcome is not TestOutcome.MISSING]
+        cut = match_ids("pytest", names, shown, self.installed.tree) if self.names == "pytest" else {}
+        return {name: (name,) if name in shown else cut.get(name, ()) for name in names}
 
     def _changed_tests(self) -> set[str]:
         """Return the files of the record's patch of tests."""

@@ -188,7 +188,7 @@ class TaskManifest:
         """Read the entries of one package."""
         path = self.package_path(name)
         try:
-            head, shared, *lines = path.read_text(encoding="utf-8").splitlines()
+            head, shared, *lines = path.read_text(encoding="utf-8").split("\n")
             entries = [TaskEntry.model_validate_json(line) for line in lines if line]
             fields = json.loads(head)
             kind = NpmPackage if "runner" in fields else JavaPackage if "group" in fields else Package
