@@ -1,6 +1,6 @@
 """Coverage of the intervals named here, near 95 % in seeded simulations whose truth is known.
 
-Not drawn: the lost gain of a matrix and the share between two budgets, which have the parts of others.
+Not drawn: the lost gain of a matrix, the difference of two recipes and the share between two budgets.
 """
 
 from __future__ import annotations
