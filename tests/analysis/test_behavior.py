@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -124,15 +125,75 @@ def test_a_true_shift_is_found_and_a_chance_one_is_not(sample):
     assert found.is_within_tasks
     assert found.p_value == pytest.approx(1 / 200)
     # under no difference p is uniform: about one in ten lies below 0.1
-    small = sum(policy_shift(sample(0.5, s), sample(0.5, -s), num_permutations=49).p_value <= 0.1 for s in range(1, 41))
-    assert small <= 10
+    shifts = [policy_shift(sample(0.5, s), sample(0.5, 1000 + s), num_permutations=49) for s in range(1, 41)]
+    assert 1 <= sum(shift.p_value <= 0.1 for shift in shifts) <= 10
 
 
 def test_other_tasks_are_not_other_behavior(episode):
-    # every task has its own habit, and both policies share it
-    before = [episode(f"a{i}", ("edit",) * 4 if i % 2 else ("test",) * 4, f"t{i}") for i in range(12)]
-    after = [episode(f"b{i}", ("edit",) * 4 if i % 2 else ("test",) * 4, f"t{i}") for i in range(12)]
-    assert policy_shift(before, after, num_permutations=99).p_value == 1.0
+    """Every task has its own habit, which both policies share, and has been tried more often by one of them."""
+    before, after = (
+        [
+            episode(f"{side}{i}-{k}", ("edit",) * 4 if i % 2 else ("test",) * 4, f"t{i}")
+            for i in range(12)
+            for k in range(odd if i % 2 else 4 - odd)
+        ]
+        for side, odd in (("a", 3), ("b", 1))
+    )
+    found = policy_shift(before, after, num_permutations=99)
+    assert found.is_within_tasks
+    assert found.divergence > 0.1
+    assert found.p_value == 1.0
+
+
+def habits(episode, side: str, tasks: Iterable[int], num: int = 8, seed: int = 0):
+    """Episodes of one policy: of each task it edits with another chance."""
+    chances = {task: random.Random(task).random() for task in range(500)}
+    generator = random.Random(f"{side}{seed}")
+    return [
+        episode(
+            f"{side}{task}-{k}",
+            tuple("edit" if generator.random() < chances[task] else "test" for _ in range(4)),
+            f"t{task}",
+        )
+        for task in tasks
+        for k in range(num)
+    ]
+
+
+def test_one_policy_on_other_tasks_is_seldom_called_another(episode):
+    """Six other tasks a side x 8 episodes: p at most 0.1 in about one of ten, not in half."""
+    shifts = [
+        policy_shift(
+            habits(episode, "a", range(12 * s, 12 * s + 6), seed=s),
+            habits(episode, "b", range(12 * s + 6, 12 * s + 12), seed=s),
+            num_permutations=99,
+        )
+        for s in range(30)
+    ]
+    assert not any(shift.is_within_tasks for shift in shifts)
+    assert 1 <= sum(shift.p_value <= 0.1 for shift in shifts) <= 8
+
+
+def test_tasks_of_both_sides_are_compared_alone_where_they_hold_half(episode):
+    before, after = habits(episode, "a", range(6)), habits(episode, "b", range(2, 8))
+    found = policy_shift(before, after, num_permutations=19)
+    assert found.is_within_tasks
+    assert (found.num_before, found.num_after) == (32, 32)
+    few = policy_shift(habits(episode, "a", range(6)), habits(episode, "b", range(4, 10)), num_permutations=19)
+    assert not few.is_within_tasks
+    assert (few.num_before, few.num_after) == (48, 48)
+    assert few.p_value is not None
+
+
+def test_a_single_task_of_a_side_has_no_p(episode):
+    found = policy_shift(habits(episode, "a", [0]), habits(episode, "b", range(1, 9)), num_permutations=19)
+    assert found.p_value is None
+    assert found.divergence > 0.0
+    # A true shift is found over other tasks, too: one policy never tests.
+    edits = [episode(f"c{i}", ("edit",) * 4, f"c{i}") for i in range(8)]
+    tests = [episode(f"d{i}", ("test",) * 4, f"d{i}") for i in range(8)]
+    apart = policy_shift(edits, tests, num_permutations=199)
+    assert apart.p_value == pytest.approx(1 / 200)
 
 
 def test_ngrams_have_start_and_end():

@@ -100,6 +100,38 @@ def test_a_study_of_a_stored_evaluation(store, trajectory_maker):
     assert study_selection(store, "eval/none/x", training_phase="rl") is None
 
 
+def test_samples_without_log_probs_are_not_scored_by_them(store, trajectory_maker):
+    """A text-only server stores 0.0: ties, which would read as an AUROC of 0.50. A scorer that was fitted with them
+    does not score them either."""
+
+    def add(name: str, task: int, seed: int, phase: str, split: str, *, is_blind: bool) -> None:
+        is_passed = (task + seed) % 3 == 0
+        steps = [EDIT, PASSED if is_passed else FAILED, ("submit", "", "", "")]
+        kind = VerdictKind.PASSED if is_passed else VerdictKind.FAILED
+        one = trajectory_maker(name, f"t{task}", steps=steps, kind=kind, group_id=f"t{task}", seed=seed)
+        factor = np.float32(0.0 if is_blind else 1.0 + seed + is_passed)
+        ledger = replace(one.ledger, log_prob=one.ledger.log_prob * factor)
+        store.add_trajectory(replace(one, ledger=ledger), phase=phase, step=0, split=split)
+
+    for task in range(20):
+        for seed in range(3):
+            add(f"{task}-{seed}", task, seed, "eval/text/x", "test", is_blind=True)
+            add(f"sure-{task}-{seed}", task, seed, "eval/sure/x", "test", is_blind=False)
+            add(f"rl-{task}-{seed}", task, seed, "rl", "train", is_blind=False)
+            add(f"blind-{task}-{seed}", task, seed, "blind", "train", is_blind=True)
+    blind = study_selection(store, "eval/text/x", training_phase="rl", num_resamples=10)
+    names = {"tests", "agreement", "tests_then_agreement"}
+    assert {one.scorer for one in blind.selections} == {one.confidence for one in blind.abstentions} == names
+    assert blind.left_out == ("log_prob", "least_sure_turn", "last_turn_log_prob")
+    assert blind.outcome_scorer is None
+    fitted_blind = study_selection(store, "eval/text/x", training_phase="blind", num_resamples=10)
+    assert fitted_blind.outcome_scorer is not None
+    assert {one.scorer for one in fitted_blind.selections} == {*names, "outcome"}
+    sure = study_selection(store, "eval/sure/x", training_phase="rl", num_resamples=10)
+    assert {one.scorer for one in sure.selections} == {*SCORERS, "outcome"}
+    assert sure.left_out == ()
+
+
 def test_no_scorer_is_judged_on_what_it_was_fitted_on(store, trajectory_maker):
     for task in range(20):
         for seed in range(3 if task else 2):

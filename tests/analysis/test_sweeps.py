@@ -135,5 +135,39 @@ def test_what_cannot_be_ranked():
     assert rank_arms({"a": {1: 1.0, 2: 2.0}}) == []
     assert rank_arms({"a": {1: 1.0}, "b": {1: 2.0}}) == []
     assert rank_arms({"a": {1: 1.0, 2: 1.0}, "b": {1: 2.0, 2: 2.0}}, is_higher_better=False)[0].name == "a"
-    assert welch_interval([1.0, 1.0], [0.0, 0.0]) == (1.0, 1.0)
+    # Equal values say nothing of the spread of others.
+    assert welch_interval([1.0, 1.0], [0.0, 0.0]) is None
+    assert welch_interval([0.5, 0.5], [0.4, 0.4, 0.3]) is None
+    assert welch_interval([0.1 + 0.2, 0.3], [0.4, 0.4, 0.3]) is None
+    assert welch_interval([0.5], [0.4, 0.3]) is None
     assert importance_of(make_runs(2, 0), CONFIG) == []
+
+
+@pytest.mark.parametrize(
+    ("num_seeds", "is_shared", "is_distinct"), [(2, False, False), (3, False, True), (3, True, False), (4, True, True)]
+)
+def test_seeds_without_any_spread_prove_nothing_when_they_are_few(
+    num_seeds: int, is_shared: bool, is_distinct: bool
+) -> None:
+    """Two of four equal: as if one run were a step of the grid away. By hand: q / (n sqrt 2) below 1 with 2 (n - 1)
+    degrees of freedom, or q / sqrt(2 n (n - 1)) with n - 1 where the seeds are shared."""
+    critical = float(stats.studentized_range.ppf(0.95, 2, (num_seeds - 1) * (1 if is_shared else 2)))
+    limit = np.sqrt(2 * num_seeds * (num_seeds - 1)) if is_shared else num_seeds * np.sqrt(2)
+    assert (critical < limit) == is_distinct
+    values = {
+        name: {seed if is_shared else place * 10 + seed: value for seed in range(num_seeds)}
+        for place, (name, value) in enumerate({"a": 0.5, "b": 0.25}.items())
+    }
+    best, other = rank_arms(values)
+    assert (best.rank_high == 1, other.rank_low == 2) == (is_distinct, is_distinct)
+    assert best.ci_low < 0.5 < best.ci_high
+
+
+def test_equal_arms_of_few_seeds_are_seldom_told_apart() -> None:
+    """Pass@1 on 8 tasks, whose few values often agree by chance."""
+    generator = np.random.default_rng(1)
+    num_false = 0
+    for _ in range(300):
+        values = {name: {seed: generator.binomial(8, 0.5) / 8 for seed in range(2)} for name in "ab"}
+        num_false += any(place.rank_low == place.rank_high for place in rank_arms(values))
+    assert num_false <= 15

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from repairgym.evaluation.accuracy import Rate, VerdictAccuracy, accuracy_of, corrected, describe_accuracy
@@ -55,6 +57,25 @@ def test_errors_of_the_verdicts_are_taken_out(true: float) -> None:
     wider = corrected(estimate(observed, 0.02), accuracy(accepted, rejected, half=0.02))
     assert wider is not None
     assert wider.ci_high - wider.ci_low > found.ci_high - found.ci_low
+
+
+@pytest.mark.parametrize(
+    ("observed", "accepted", "rejected", "expected"),
+    [(0.005, 0.05, 0.0, (0.0, 0.0)), (0.99, 0.0, 0.2, (1.0, 1.0))],
+)
+def test_a_value_beyond_the_bounds_is_not_certain(
+    observed: float, accepted: float, rejected: float, expected: tuple[float, float]
+) -> None:
+    """Fewer passes than wrong repairs alone would have: 0, but as uncertain as any other value."""
+    found = corrected(estimate(observed, 0.004), accuracy(accepted, rejected, half=0.01))
+    assert found is not None
+    power = 1.0 - accepted - rejected
+    raw = (observed - accepted) / power
+    half = math.hypot(0.004, (1.0 - raw) * 0.01, raw * 0.01) / power
+    assert found.value == expected[0]
+    assert found.ci_low == pytest.approx(max(0.0, expected[0] - half))
+    assert found.ci_high == pytest.approx(min(1.0, expected[0] + half))
+    assert found.ci_high - found.ci_low > 0.01
 
 
 def test_rates_that_say_nothing_correct_nothing() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import math
 import random
 from pathlib import Path
 
 import pytest
+from scipy import stats
 
 from repairgym.errors import InputError
+from repairgym.evaluation.bootstrap import bootstrap_spread
 from repairgym.evaluation.contamination import (
     Function,
     functions_of,
@@ -91,7 +94,7 @@ def test_older_tasks_are_compared_with_newer_ones(task: Task):
     probe = probe_dates(verdicts, tasks, "2025-01-01")
     assert (probe.num_held_out, probe.num_control) == (20, 20)
     assert probe.difference == pytest.approx(0.8)
-    assert probe.ci_low > 0.5
+    assert 0.4 < probe.ci_low < 0.5  # Welch says 0.60: 18 of 20 and 2 of 20 have more to miss
     with pytest.raises(InputError, match="40 tasks up to 2026-06-01 and 0 newer ones"):
         probe_dates(verdicts, tasks, "2026-06-01")
 
@@ -106,6 +109,36 @@ def test_sides_that_are_all_alike_prove_little(task: Task):
     assert 0.0 < apart.ci_low < 0.3
     with pytest.raises(InputError, match="one margin for all"):
         probe_recall(functions("a", 5), functions("b", 5), lambda text: 0.0, 3)
+    varied = {it.text: float(at) for at, it in enumerate(functions("a", 5))}
+    with pytest.raises(InputError, match="one margin for all functions of a side"):
+        probe_recall(functions("a", 5), functions("b", 5), lambda text: varied.get(text, 0.0), 3)
+
+
+def test_the_intervals_of_both_probes_by_hand(task: Task):
+    """Margins: Welch's at 95 %. Rates: two score intervals, put together as Newcombe does."""
+    held_out = {it.text: value for it, value in zip(functions("a", 5), (1.0, 2.0, 4.0, 8.0, 16.0), strict=True)}
+    control = {it.text: value for it, value in zip(functions("b", 4), (0.1, 0.2, 0.3, 0.5), strict=True)}
+    likely = held_out | control
+    probe = probe_recall(functions("a", 5), functions("b", 4), lambda text: likely.get(text, 0.0), 1)
+    sides = list(held_out.values()), list(control.values())
+    expected = stats.ttest_ind(*sides, equal_var=False).confidence_interval(0.95)
+    assert (probe.ci_low, probe.ci_high) == pytest.approx((expected.low, expected.high))
+
+    days = ["2024-01-01"] * 10 + ["2026-01-01"] * 4
+    tasks = {
+        str(number): task.model_copy(
+            update={"created_at": day, "provenance": task.provenance.model_copy(update={"package": f"p{number}"})}
+        )
+        for number, day in enumerate(days)
+    }
+    verdicts = {name: [VerdictKind.PASSED if int(name) < 6 else VerdictKind.FAILED] for name in tasks}
+    found = probe_dates(verdicts, tasks, "2025-01-01")
+    old, new = (bootstrap_spread(values, bounds=(0.0, 1.0)) for values in ([1.0] * 6 + [0.0] * 4, [0.0] * 4))
+    assert new.ci_high == pytest.approx(1.0 - 0.025**0.25)  # the exact bound of none of four
+    assert found.difference == pytest.approx(0.6)
+    assert found.ci_low == pytest.approx(0.6 - math.hypot(0.6 - old.ci_low, new.ci_high))
+    assert found.ci_high == pytest.approx(0.6 + (old.ci_high - 0.6))
+    assert found.ci_low < 0.0
 
 
 def test_the_likelihood_is_that_of_the_model(base: Path):

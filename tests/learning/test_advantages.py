@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -135,6 +136,37 @@ def test_advantages_of_equally_long_groups_sum_to_zero(config: AdvantageConfig) 
 def test_no_groups_and_nothing_valid(config: AdvantageConfig) -> None:
     assert estimate_advantages([], config) == []
     assert estimate_advantages(outcomes([None, None]), config)[0].is_dropped
+
+
+@pytest.mark.parametrize("config", EVERY, ids=config_name)
+def test_no_exploit_is_better_than_expected(config: AdvantageConfig) -> None:
+    """Among long failures elsewhere, and in a state of successes; what others get does not change."""
+    sizes = [[500] * 10, [100] * 5 + [2000] * 5]
+    rewards = [[1.0] + [0.0] * 9, [1.0] * 5 + [0.0] * 5]
+    groups = [
+        [
+            Outcome(reward, size, ("start", "right" if number % 2 else "wrong"), num_turns=2)
+            for number, (reward, size) in enumerate(zip(*group, strict=True))
+        ]
+        for group in zip(rewards, sizes, strict=True)
+    ]
+    caught = [[replace(outcome, is_exploit=at in (5, 9)) for at, outcome in enumerate(group)] for group in groups]
+    for honest, got in zip(estimate_advantages(groups, config), estimate_advantages(caught, config), strict=True):
+        for at, (before, after) in enumerate(zip(honest.of_members(), got.of_members(), strict=True)):
+            assert after == pytest.approx(np.minimum(before, 0.0) if at in (5, 9) else before)
+
+
+def test_the_baseline_of_an_iteration_would_praise_an_exploit() -> None:
+    """One success of ten in 500 tokens each, next to 5 short successes and 5 long failures."""
+    groups = [[Outcome(1.0, 500)] + [Outcome(0.0, 500)] * 9, [Outcome(1.0, 100)] * 5 + [Outcome(0.0, 2000)] * 5]
+    config = ReinforcePpAdvantageConfig(baseline="group_mean")
+    praised = estimate_advantages(groups, config)[0].values[9]
+    mean = (250 - 5000) / 15500
+    square = (500 * 0.9**2 + 4500 * 0.1**2 + 10500 * 0.5**2) / 15500
+    assert praised == pytest.approx((-0.1 - mean) / np.sqrt(square - mean**2), rel=1e-4)
+    assert praised == pytest.approx(0.64, abs=0.01)
+    groups[0][9] = replace(groups[0][9], is_exploit=True)
+    assert estimate_advantages(groups, config)[0].values[8:] == (pytest.approx(praised), 0.0)
 
 
 # --- one by one ----------------------------------------------------------------------------------------------------

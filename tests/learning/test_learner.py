@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from repairgym.config.learning import ComputeConfig, OptimizerConfig, SftConfig
+from repairgym.errors import ConfigError
 from repairgym.learning.learner import Learner, release_memory
 from repairgym.learning.losses import sft_loss
 from repairgym.learning.samples import Sample, text_sample
@@ -107,3 +108,22 @@ def test_freed_blocks_between_live_ones_are_given_back() -> None:
     release_memory()
     assert resident_bytes() < before - 128 * MIB
     assert all(bool((block == 1).all()) for block in live)
+
+
+def test_a_sample_beyond_positions_that_depend_on_its_neighbors_is_rejected() -> None:
+    """LongRoPE: transformers takes the factors of a whole pack from its longest sample."""
+    config = LlamaConfig(
+        vocab_size=120, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64,
+        rope_parameters={
+            "rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 16,
+            "short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 4.0, 8.0],
+        },
+    )  # fmt: skip
+    torch.manual_seed(0)
+    learner = Learner(LlamaForCausalLM(config), OptimizerConfig(), ComputeConfig())
+    short, other, long = (text_sample(range(begin, begin + size)) for begin, size in ((0, 16), (20, 12), (40, 17)))
+    together = learner.measure([short, other])[0].log_prob
+    assert together == pytest.approx(learner.measure([short])[0].log_prob, abs=1e-5)
+    with pytest.raises(ConfigError, match="a sample has 17 tokens, and the model has 16 positions: beyond them"):
+        learner.measure([short, long])

@@ -59,6 +59,22 @@ def test_dapo_hand_values() -> None:
     assert float(out.metric_sums["policy/log_prob_gap"]) == pytest.approx(gap, abs=1e-5)
 
 
+SKEWED = ([1.0, 1.5, 1.5, 0.5, 6.0], [1.0, 2.0, 1.0, -1.0, -1.0])
+
+
+@pytest.mark.parametrize(
+    ("config", "high", "low"),
+    [
+        (DAPO, 2, 1),  # the last is not bounded: its advantage is negative
+        (GrpoLossConfig(), 2, 1),
+        (CispoLossConfig(min_ratio=0.7, max_ratio=1.2), 3, 1),  # whatever the advantage
+    ],
+)
+def test_ratios_are_counted_on_the_side_where_they_are_bounded(config: LossConfig, high: int, low: int) -> None:
+    sums = policy_loss(config)(new_scores(*SKEWED), 1.0).metric_sums
+    assert (float(sums["policy/clip_high_frac"]), float(sums["policy/clip_low_frac"])) == (high, low)
+
+
 def test_dapo_gradient_is_zero_exactly_where_it_is_clipped() -> None:
     # d/dlogp of -rho * A is -rho * A
     assert gradient_of(DAPO, new_scores(*FIVE), 1.0) == pytest.approx([-1.0, 0.0, -1.0, 1.5, 0.0], abs=1e-6)
@@ -130,6 +146,9 @@ def test_ppo_adds_the_larger_of_the_two_value_errors() -> None:
     given = with_values(new_scores([1.0, 1.0], [0.0, 0.0]), [1.0, 0.1], [0.0, 0.0], [1.0, 1.0])
     # Token 0: error 0, with the step bounded at 0.2 it is 0.64 and has no gradient; token 1: 0.81 both ways.
     config = PpoLossConfig(value_clip=0.2, value_coefficient=0.5)
+    sums = policy_loss(config)(given, 2.0).metric_sums
+    assert float(sums["value/clip_frac"]) == 1
+    assert float(sums["value/squared_error"]) == pytest.approx(0.81)
     assert loss_of(config, given, 2.0) == pytest.approx(0.5 * 0.5 * (0.64 + 0.81) / 2, abs=1e-6)
     policy_loss(config)(given, 2.0).loss.backward()
     assert given.value is not None

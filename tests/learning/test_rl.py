@@ -78,18 +78,40 @@ def test_policy_updates_raise_the_reward_and_agree_with_the_sampler(make_model: 
 def test_a_first_step_has_ratio_one_and_clips_nothing(model: PreTrainedModel, make_group: MakeGroup) -> None:
     group = make_group(1, 30, (10, 12, 9))
     trainer = PolicyTrainer(model, AlgorithmConfig(optimizer=FAST))
-    far = trainer.update(group)
-    assert far["policy/log_prob_gap"] > 0.1  # the made-up old log-probs are not the model's
-    assert far["optim/num_steps"] == 1
+    measured = trainer.learner.measure(group)
+    own = [replace(sample, old_log_prob=scores.log_prob) for sample, scores in zip(group, measured, strict=True)]
+    first = trainer.update(own)
+    assert first["optim/num_steps"] == 1
+    assert first["policy/ratio_mean"] == pytest.approx(1.0, abs=1e-4)
+    assert first["policy/clip_high_frac"] == first["policy/clip_low_frac"] == 0.0
+    assert first["policy/log_prob_gap"] < 1e-4
+    # Made-up log-probabilities are not the model's.
+    far = PolicyTrainer(model, AlgorithmConfig(optimizer=FAST)).update(group)
+    assert far["policy/log_prob_gap"] > 0.1
+    assert far["policy/clip_high_frac"] + far["policy/clip_low_frac"] > 0.0
 
 
 def test_minibatches_keep_groups_whole_and_about_equal(make_group: MakeGroup) -> None:
     samples = [sample for seed in range(7) for sample in make_group(seed, 10, (3,) * 4)]
-    batches = minibatches(samples, 10, np.random.default_rng(0))
+    batches = minibatches(samples, 10, np.random.default_rng(0))  # without ids each sample is a trajectory
     assert sorted(len(batch) for batch in batches) == [8, 8, 12]
     for batch in batches:
         names = [sample.group_id for sample in batch]
         assert all(names.count(name) == 4 for name in names)
+
+
+def test_a_trajectory_whose_history_forked_counts_once_in_a_minibatch(make_group: MakeGroup) -> None:
+    """Batches of 2 of 3 groups x 2 trajectories: the same, whether each is one history or five."""
+    whole = [
+        replace(sample, trajectory_id=f"{seed}/{number}")
+        for seed in range(3)
+        for number, sample in enumerate(make_group(seed, 10, (3, 3)))
+    ]
+    forked = [sample for sample in whole for _ in range(5 if sample.group_id != "group1" else 1)]
+    batches = [minibatches(samples, 4, np.random.default_rng(0)) for samples in (whole, forked)]
+    names = [[{sample.trajectory_id for sample in batch} for batch in part] for part in batches]
+    assert names[0] == names[1]
+    assert sorted(map(len, names[0])) == [2, 4]
 
 
 def test_samples_without_advantage_are_left_out(model: PreTrainedModel, make_group: MakeGroup) -> None:

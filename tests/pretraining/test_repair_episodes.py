@@ -14,7 +14,15 @@ from repairgym.config.recipes import PretrainingConfig
 from repairgym.errors import InputError
 from repairgym.inference.loading import load_tokenizer, shipped_base
 from repairgym.inference.renderer import ChatRenderer
-from repairgym.pretraining.batches import BatchSource, Corpus, batches, load_changes, load_corpus, weighted_sample
+from repairgym.pretraining.batches import (
+    BatchSource,
+    Corpus,
+    Schedule,
+    batches,
+    load_changes,
+    load_corpus,
+    weighted_sample,
+)
 from repairgym.pretraining.changes import FunctionChange
 from repairgym.pretraining.corpus import (
     CorpusFunction,
@@ -98,8 +106,9 @@ def test_a_batch_follows_from_seed_and_step_in_any_process(functions: list[Corpu
     corpus = load_corpus(config)
     assert len(corpus.functions) == len(functions)
     source = BatchSource(config, corpus.train, ChatRenderer(load_tokenizer(shipped_base())))
-    alone = list(batches(source, config, shipped_base(), 2, 5, 4))
-    by_worker = list(batches(source, config.model_copy(update={"num_workers": 1}), shipped_base(), 3, 5, 4))
+    schedule = Schedule(config.model_copy(update={"num_tokens": 5 * config.batch_tokens, "final_share": 0.2}))
+    alone = list(batches(source, config, shipped_base(), 2, schedule))
+    by_worker = list(batches(source, config.model_copy(update={"num_workers": 1}), shipped_base(), 3, schedule))
     texts = [[sample.token_id.tolist() for sample in batch] for batch in alone]
     assert texts[1:] == [[sample.token_id.tolist() for sample in batch] for batch in by_worker]
     num_tokens = [sum(len(tokens) for tokens in batch) for batch in texts]

@@ -97,7 +97,9 @@ def test_batches_follow_from_seed_step_and_weights(functions, model, renderer):
     batches = []
     for _ in range(2):
         corrections = Corrections(config, model, renderer, 1024, seed=1)
+        assert corrections.is_empty
         corrections.refresh(functions, 100)
+        assert not corrections.is_empty
         batches.append(corrections.batch(103, 2000))
     assert [sample.token_id.tolist() for sample in batches[0]] == [sample.token_id.tolist() for sample in batches[1]]
     by_group: dict[str, set[bytes]] = {}

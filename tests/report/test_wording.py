@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from repairgym.analysis.behavior import behavior_metrics
+from repairgym.analysis.behavior import PolicyShift, behavior_metrics
 from repairgym.analysis.curves import GapPoint, GapTrend
 from repairgym.evaluation.accuracy import Rate, VerdictAccuracy
 from repairgym.evaluation.significance import compare
@@ -162,6 +162,29 @@ def test_a_gap_is_claimed_only_when_its_interval_excludes_zero():
     assert wording.gap_claim(trend).startswith("Not real: reported reward went from 40.0\u00a0% to 90.0\u00a0%")
     closed = GapTrend(before=point, after=point)
     assert wording.gap_claim(closed).startswith("No gap found")
+
+
+@pytest.mark.parametrize(
+    ("p_value", "is_within_tasks", "said"),
+    [
+        (
+            0.01,
+            True,
+            "more than two samples of one policy on the same tasks would (permutation p = 0.01, epis",
+        ),
+        (
+            0.2,
+            False,
+            "not more than two samples of one policy on other tasks would (permutation p = 0.2, whole",
+        ),
+        (None, False, "a side has a single task, which the other has not"),
+    ],
+)
+def test_a_shift_names_what_was_exchanged(p_value, is_within_tasks, said):
+    shift = PolicyShift(
+        n=2, num_before=8, num_after=8, divergence=0.25, p_value=p_value, is_within_tasks=is_within_tasks, changes=()
+    )
+    assert said in wording.shift_claim(shift)
 
 
 def test_only_all_and_none_are_whole_percentages():

@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoConfig
 
 from repairgym.errors import ConfigError, ModelFolderError
-from repairgym.sizing.positions import Demand, Positions, check_demand, read_positions, stretched
+from repairgym.sizing.positions import Demand, Positions, check_demand, exact_positions, read_positions, stretched
 
 QWEN_72B = {
     "model_type": "qwen2",
@@ -36,6 +36,14 @@ LLAMA_70B = {
 }
 QWEN_7B = {**QWEN_72B, "num_attention_heads": 28, "num_key_value_heads": 4}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}
+PHI = {
+    "model_type": "phi3",
+    "max_position_embeddings": 128 * 1024,
+    "original_max_position_embeddings": 4096,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 8,
+    "rope_scaling": {"type": "longrope", "long_factor": [2.0], "short_factor": [1.0]},
+}
 BY_HAND = {**QWEN_72B, "rope_scaling": YARN}
 """As the model's page tells users to do it: ``rope_scaling`` alone, with the positions of before."""
 K = 1024
@@ -65,6 +73,11 @@ TABLE = [
     (BY_HAND, 1, Demand("vllm", 128 * K, 8, 1, 8), TOO_LONG),
     (BY_HAND, 1, Demand("verl", 128 * K, 128, 8, 4), TOO_LONG),
     (BY_HAND, 1, Demand("learner", 128 * K, 128, 8), TOO_LONG),
+    # Rotations that a call takes from its longest sequence: what has several sequences stays within the original.
+    (PHI, 1, Demand("learner", 4 * K, 1), None),
+    (PHI, 1, Demand("learner", 4 * K + 1, 1), TOO_LONG),
+    (PHI, 1, Demand("embedded", 8 * K), TOO_LONG),
+    (PHI, 1, Demand("vllm", 128 * K, 1), None),
     # Heads and GPUs.
     (QWEN3_4B, 1, Demand("vllm", 32 * K, 8, 1, 8), None),
     (QWEN_7B, 1, Demand("vllm", 32 * K, 8, 1, 8), UNEVEN),
@@ -88,6 +101,21 @@ def test_models_contexts_and_machines(config, factor, demand, wrong, tmp_path):
         check_demand(positions, demand)
     for part in (f"{demand.context_tokens:,} tokens", demand.engine, f"{demand.num_gpus} GPUs", str(tmp_path)):
         assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "positions"),
+    [
+        (PHI, 4096),
+        ({**PHI, "rope_scaling": None, "rope_parameters": {"full_attention": {"rope_type": "longrope"}}}, 4096),
+        ({"text_config": PHI}, 4096),
+        ({**PHI, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, 128 * K),  # the same up to there
+        (LLAMA_70B, 128 * K),
+        ({"model_type": "gpt2"}, None),
+    ],
+)
+def test_positions_that_are_exact_whatever_a_call_has_besides(config, positions):
+    assert exact_positions(config) == positions
 
 
 def test_the_message_names_a_stretch_that_is_enough():

@@ -67,6 +67,32 @@ def test_samples_are_those_of_an_update(filled, tmp_path):
     assert np.array_equal(np.asarray(rows[0]["old_log_prob"], np.float32)[weight > 0], ledger.log_prob[weight > 0])
 
 
+def test_advantages_are_those_of_the_whole_iteration(store, trajectory_maker, tmp_path):
+    """reinforce_pp over equally long episodes of rewards (1, 0, 0, 0), (1, 1, 1, 0) and (1, 1, 1, 1): mean 2/3."""
+    for name, rewards in {"a": "1000", "b": "1110", "c": "1111"}.items():
+        for number, reward in enumerate(rewards):
+            kind = VerdictKind.PASSED if reward == "1" else VerdictKind.FAILED
+            one = trajectory_maker(f"{name}#{number}", f"task-{name}", group_id=name, kind=kind)
+            store.add_trajectory(one, phase="rl", step=3, split="train")
+    config = TrajectoryTablesConfig.model_validate(
+        {"what": "samples", "layout": "parquet", "phase": "rl", "algorithm": {"advantage": {"type": "reinforce_pp"}}}
+    )
+    assert export_run(store, tmp_path / "s.parquet", config) == 12
+    rows = pyarrow.parquet.read_table(tmp_path / "s.parquet").to_pylist()
+    better, worse = 0.5**0.5, -(2.0**0.5)
+    expected = [better, worse, worse, worse, better, better, better, worse, *[better] * 4]
+    assert [row["advantage"] for row in rows] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["state_value", "tree_grpo", "tree_rl", "gae", "self_distillation"])
+def test_advantages_that_are_no_number_are_rejected(kind, filled, tmp_path):
+    algorithm = {"advantage": {"type": kind}, **({"loss": {"type": "ppo"}} if kind == "gae" else {})}
+    config = TrajectoryTablesConfig.model_validate({"what": "samples", "phase": "rl", "algorithm": algorithm})
+    with pytest.raises(ConfigError, match=f"advantage.type='{kind}' gives an advantage to each t"):
+        export_run(filled, tmp_path / "out", config)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_forked_history_keeps_its_branches(store, trajectory_maker, tmp_path):
     one = trajectory_maker()
     branches = (Branch(0, ((0, 9),)), Branch(9, ((0, 3), (9, len(one.ledger)))))

@@ -57,6 +57,11 @@ def test_healthy_and_empty_runs_have_no_alarm():
         ({"num_overlong": [33.0, 33.0, 33.0]}, "truncated_share", "warning"),
         ({"num_equal_groups": [7.0, 7.0, 7.0]}, "zero_advantage_share", "warning"),
         ({"weight_lag": [1.0]}, "weight_lag", "broken"),
+        ({"weight_lag": [math.nan]}, "weight_lag", "broken"),
+        ({"reward_spread": [math.nan]}, "reward_spread", "warning"),
+        ({"num_exploited": [math.nan]}, "exploited_share", "warning"),
+        ({"num_overlong": [math.nan]}, "truncated_share", "warning"),
+        ({"num_groups": [math.nan]}, "zero_advantage_share", "warning"),
     ],
 )
 def test_each_alarm(changes, kind, level):

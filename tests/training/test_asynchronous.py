@@ -136,6 +136,10 @@ def test_tokens_keep_their_version_within_the_staleness_bound(tmp_path, open_tau
         assert metrics["rollout/num_stale"] == 0.0
         # Of older weights it says how far the policy has moved, and gives no alarm.
         assert ("policy/log_prob_gap" in metrics) <= (lags[-1] == 0.0)
+        assert ("policy/stale_log_prob_gap" in metrics) <= (lags[-1] > 0.0)
+        assert ("policy/log_prob_gap" in metrics) + ("policy/stale_log_prob_gap" in metrics) == (
+            "policy/ratio_mean" in metrics
+        )
     loop.close()
     assert loop.num_done == 4
     assert len(lags) == 4

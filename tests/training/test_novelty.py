@@ -12,6 +12,7 @@ from repairgym.config.loading import load_config
 from repairgym.config.recipes import RlCommandConfig, RlConfig
 from repairgym.errors import ConfigError
 from repairgym.records import VerdictKind
+from repairgym.training.group_sampling import GroupSampler
 from repairgym.training.novelty import Novelty, distinguished_states
 from repairgym.training.rl_loop import RLLoop
 
@@ -90,7 +91,20 @@ def test_an_exploit_is_never_worth_more_than_without_the_bonus(member, store):
         assert shaped[0] == -1.0 == min(shaped)
 
 
-def test_the_loop_gives_the_bonus_to_the_learner_and_stores_verdicts(tmp_path, open_run):
+def test_the_sampler_gives_the_bonus_to_the_learner(tmp_path, open_run, member):
+    """Of what a test run said first, and to nobody once the iterations with a bonus are over."""
+    run = open_run(tmp_path)
+    rl = RlConfig(exploration=NoveltyConfig(weight=0.4, num_iterations=1))
+    sampler = GroupSampler(run, rl, "rl", lambda: run.policy("base"))
+    task_id = next(iter(run.tasks))
+    group = [
+        replace(it, task_id=task_id) for it in (member("x", FAILED, "a"), member("y", FAILED), member("z", PASSED))
+    ]
+    assert sampler._rewards(group, step=0) == pytest.approx((0.4, 0.0, 1.0))
+    assert sampler._rewards(group, step=1) == (0.0, 0.0, 1.0)
+
+
+def test_the_loop_counts_new_states_and_stores_verdicts(tmp_path, open_run):
     run = open_run(tmp_path)
     rl = RlConfig(
         algorithm=AlgorithmConfig(group_size=4, batch_size=16, optimizer=OptimizerConfig(learning_rate=1e-3)),

@@ -11,6 +11,7 @@ import pytest
 from repairgym.config.algorithms import (
     DecayingDemonstrationConfig,
     GatedDemonstrationConfig,
+    ReinforcePpAdvantageConfig,
     StateValueAdvantageConfig,
 )
 from repairgym.config.learning import AlgorithmConfig
@@ -21,11 +22,13 @@ from repairgym.training.credit import credit_metrics
 from repairgym.training.rollout_batch import (
     Demonstrations,
     Group,
+    RolloutBatch,
     advantages_of,
     demonstration_coefficient,
     make_trajectory_groups,
     most_spread,
     overlong_metrics,
+    rollout_metrics,
     samples_of,
 )
 
@@ -90,6 +93,68 @@ def test_each_treatment_of_over_long_episodes(make_group: Callable[..., list[Tra
     # The baseline still knows of it, or it has never been.
     assert found["baseline_only"][1] == pytest.approx((2**0.5, -(0.5**0.5), -(0.5**0.5)), abs=1e-4)
     assert found["drop"][1] == pytest.approx((1.0, -1.0, 0.0), abs=1e-4)
+
+
+def test_means_and_rates_of_a_batch(trajectory_maker: Maker) -> None:
+    """Four valid episodes and an invalid one; of three submissions one ran no test behind its edit."""
+    edit, test, submit = ("edit", "@1 a => b", "@1 b", ""), ("test", "", "passed 2", ""), ("submit", "", "", "")
+    members = [
+        trajectory_maker("a", steps=[edit, test, submit], kind=PASSED),
+        trajectory_maker("b", steps=[edit, submit], kind=FAILED),
+        trajectory_maker("c", steps=[test, edit, test, submit], kind=FAILED),
+        trajectory_maker("d", steps=[edit], kind=FAILED, stop_reason=StopReason.TURN_LIMIT),
+        trajectory_maker("e", steps=[edit] * 9, kind=INVALID),
+    ]
+    verdicts = [member.verdict.model_copy(update={"is_restored": member.id == "a"}) for member in members]
+    batch = RolloutBatch(
+        trajectories=[replace(it, verdict=verdict) for it, verdict in zip(members, verdicts, strict=True)]
+    )
+    metrics = rollout_metrics(batch)
+    assert metrics["rollout/num_turns_mean"] == (3 + 2 + 4 + 1) / 4
+    assert metrics["rollout/restored_rate"] == 1 / 4
+    assert metrics["rollout/submit_rate"] == 3 / 4
+    assert metrics["rollout/blind_submit_rate"] == pytest.approx(1 / 3)
+
+
+def test_what_is_only_a_baseline_has_no_say_in_means_over_learned_tokens(
+    make_group: Callable[..., list[Trajectory]],
+) -> None:
+    """Equally long episodes of rewards 1, 0 and an over-long 0: the learned mean is 1/2, not 1/3."""
+    stops = [StopReason.SUBMITTED, StopReason.SUBMITTED, StopReason.TURN_LIMIT]
+    groups = make_trajectory_groups(make_group("a", [PASSED, FAILED, FAILED], stops))
+    config = AlgorithmConfig(overlong="baseline_only", advantage=ReinforcePpAdvantageConfig())
+    assert [sample.advantage for sample in samples_of(groups, advantages_of(groups, config), config)] == pytest.approx(
+        [1.0, -1.0], abs=1e-4
+    )
+    everything = config.model_copy(update={"overlong": "penalize"})
+    assert advantages_of(groups, everything)[0].values == pytest.approx((2**0.5, -(0.5**0.5), -(0.5**0.5)), abs=1e-4)
+
+
+def test_an_exploit_is_marked_for_estimators_and_for_the_learner(make_group: Callable[..., list[Trajectory]]) -> None:
+    """One that passed a state of successes and then exploited: its good turn is not praised."""
+    passed, exploited = make_group("a", [PASSED, VerdictKind.EXPLOITED])
+    members = [
+        replace(
+            member,
+            turns=tuple(
+                turn.model_copy(update={"state": state})
+                for turn, state in zip(member.turns, ("start", second, f"end {member.id}"), strict=True)
+            ),
+        )
+        for second, member in zip(
+            ("right", "right", "right", "wrong"),
+            (passed, replace(passed, id="a/2"), exploited, make_group("b", [FAILED])[0]),
+            strict=True,
+        )
+    ]
+    groups = make_trajectory_groups([replace(member, group_id="a") for member in members])
+    config = AlgorithmConfig(advantage=STATE_VALUE)
+    samples = samples_of(groups, advantages_of(groups, config), config)
+    assert [sample.is_exploit for sample in samples] == [False, False, True, False]
+    turns = advantages_of(groups, config)[0].of_turns
+    assert turns[0][0] > 0 == turns[2][0]  # the same turn from the same state
+    assert np.asarray(samples[2].advantage).max() <= 0
+    assert np.asarray(samples[2].advantage).min() < 0
 
 
 def test_the_groups_of_most_spread_are_kept_in_their_order(make_group: Callable[..., list[Trajectory]]) -> None:

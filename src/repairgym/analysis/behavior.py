@@ -2,14 +2,15 @@
 
 Reads episodes; makes rates, means, transition tables and a `PolicyShift`. Guarantees: a rate over nothing is None; a
 rate of submissions is over the submitted episodes, every other rate is over all; shares sum to 1; the distance of a
-shift is 0 for equal behavior and 1 without a shared n-gram; its p-value is from a permutation test over episodes,
-within tasks where both policies have the same tasks, so that different tasks never count as different behavior.
+shift is 0 for equal behavior and 1 without a shared n-gram; its p-value is from a permutation test: over episodes
+within the tasks that both policies have tried, or where these are few over whole tasks, so that different tasks never
+count as different behavior.
 """
 
 import itertools
 import statistics
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -225,14 +226,15 @@ class PolicyShift(Record):
 
     n: int
     num_before: int
-    """Episodes."""
+    """Episodes that were compared."""
     num_after: int
     divergence: float
     """In bits, 0 to 1."""
-    p_value: float
-    """Share of permutations at least as far apart, the observed one included: never 0."""
+    p_value: float | None
+    """Share of permutations at least as far apart, the observed one included: never 0. None where a side has a single
+    task, which the other has not tried: its behavior may be that of the task."""
     is_within_tasks: bool
-    """Episodes were exchanged within tasks."""
+    """Only tasks of both sides were compared, and episodes exchanged within them; else whole tasks were exchanged."""
     changes: tuple[NgramChange, ...]
     """The n-grams whose shares changed most."""
 
@@ -247,28 +249,65 @@ def policy_shift(
 ) -> PolicyShift | None:
     """Return the distance between two sets of episodes; None when one has no action.
 
-    ``n`` is the length of the tool sequences; start and end count as tools.
+    ``n`` is the length of the tool sequences; start and end count as tools. Where tasks that both sides have tried hold
+    at least half of the episodes of each, only these are compared.
     """
-    episodes = [*before, *after]
+    common = {episode.task_id for episode in before} & {episode.task_id for episode in after}
+    shared = [[episode for episode in side if episode.task_id in common] for side in (before, after)]
+    is_within_tasks = all(2 * len(some) >= len(side) > 0 for some, side in zip(shared, (before, after), strict=True))
+    left, right = shared if is_within_tasks else (before, after)
+    episodes = [*left, *right]
     counts, names = _count_matrix(episodes, n)
-    is_after = np.arange(len(episodes)) >= len(before)
-    if not before or not after or not counts[is_after].sum() or not counts[~is_after].sum():
+    is_after = np.arange(len(episodes)) >= len(left)
+    if not left or not right or not counts[is_after].sum() or not counts[~is_after].sum():
         return None
-    is_within_tasks = {episode.task_id for episode in before} == {episode.task_id for episode in after}
-    strata = np.unique([episode.task_id if is_within_tasks else "" for episode in episodes], return_inverse=True)[1]
     observed = _divergence(counts, is_after)
-    generator = np.random.default_rng(seed)
-    permuted = (_divergence(counts, _permuted(is_after, strata, generator)) for _ in range(num_permutations))
-    num_as_far = 1 + sum(value >= observed - 1e-12 for value in permuted)
+    units = _exchangeable(episodes, is_after, common)
+    p_value = None
+    if units:
+        generator = np.random.default_rng(seed)
+        permuted = (_divergence(counts, units.permuted(generator)) for _ in range(num_permutations))
+        p_value = (1 + sum(value >= observed - 1e-12 for value in permuted)) / (num_permutations + 1)
     return PolicyShift(
         n=n,
-        num_before=len(before),
-        num_after=len(after),
+        num_before=len(left),
+        num_after=len(right),
         divergence=observed,
-        p_value=num_as_far / (num_permutations + 1),
+        p_value=p_value,
         is_within_tasks=is_within_tasks,
         changes=_changes(counts, is_after, names),
     )
+
+
+@dataclass(frozen=True)
+class _Units:
+    """Units that a permutation exchanges: episodes of one task of both sides, and whole tasks of one side."""
+
+    unit: np.ndarray
+    """[episodes] index of each episode's unit."""
+    is_after: np.ndarray
+    """[units] bool."""
+    stratum: np.ndarray
+    """[units] units of one number are exchanged with each other."""
+
+    def permuted(self, generator: np.random.Generator) -> np.ndarray:
+        """Return the labels, [episodes] bool, shuffled within each stratum."""
+        shuffled = np.empty_like(self.is_after)
+        order = np.lexsort((generator.random(len(self.stratum)), self.stratum))
+        shuffled[order] = self.is_after[np.argsort(self.stratum, kind="stable")]
+        labels: np.ndarray = shuffled[self.unit]
+        return labels
+
+
+def _exchangeable(episodes: Sequence[EpisodeFacts], is_after: np.ndarray, common: Collection[str]) -> _Units | None:
+    """Return the units of a permutation test; None where nothing can be exchanged but a single task of a side."""
+    keys = [f"{it.task_id}\0{number}" if it.task_id in common else it.task_id for number, it in enumerate(episodes)]
+    _, first, unit = np.unique(keys, return_index=True, return_inverse=True)
+    strata = [episodes[at].task_id if episodes[at].task_id in common else "" for at in first]
+    own = [bool(is_after[at]) for at, name in zip(first, strata, strict=True) if not name]
+    if not common and min(sum(own), len(own) - sum(own)) < 2:
+        return None
+    return _Units(unit, is_after[first], np.unique(strata, return_inverse=True)[1])
 
 
 def _count_matrix(episodes: Sequence[EpisodeFacts], n: int) -> tuple[np.ndarray, list[tuple[str, ...]]]:
@@ -311,13 +350,6 @@ def _distributions(counts: np.ndarray, is_after: np.ndarray) -> tuple[np.ndarray
 def _divergence(counts: np.ndarray, is_after: np.ndarray) -> float:
     left, right = _distributions(counts, is_after)
     return jensen_shannon(left, right) if left.any() and right.any() else 0.0
-
-
-def _permuted(is_after: np.ndarray, strata: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Return the labels shuffled within each stratum."""
-    shuffled = np.empty_like(is_after)
-    shuffled[np.lexsort((generator.random(len(strata)), strata))] = is_after[np.argsort(strata, kind="stable")]
-    return shuffled
 
 
 def _changes(counts: np.ndarray, is_after: np.ndarray, names: Sequence[tuple[str, ...]]) -> tuple[NgramChange, ...]:

@@ -35,6 +35,8 @@ class CandidateSubmission(Record):
     """Mean log-probability of the least likely turn."""
     last_turn_log_prob: float
     """Mean log-probability of the last action, mostly the decision to submit."""
+    has_log_probs: bool = True
+    """False where the server gave none, which are stored as 0.0; the three numbers before say nothing then."""
     num_turns: int
     num_errors: int
     """Actions with a format or tool error."""
@@ -55,6 +57,7 @@ def candidate(trajectory: Trajectory) -> CandidateSubmission:
         mean_log_prob=float(ledger.log_prob[ledger.is_action].mean()) if num_sampled else 0.0,
         min_turn_log_prob=min(by_turn, default=0.0),
         last_turn_log_prob=by_turn[-1] if by_turn else 0.0,
+        has_log_probs=bool(ledger.log_prob[ledger.is_action].any()),
         num_turns=len(trajectory.turns),
         num_errors=sum(bool(turn.error) for turn in trajectory.turns),
         is_submitted=trajectory.stop_reason is StopReason.SUBMITTED,
@@ -102,13 +105,12 @@ def by_task(candidates: Iterable[CandidateSubmission]) -> dict[str, list[Candida
     return group_by(candidates, lambda submission: submission.task_id)
 
 
+_LOG_PROB_FEATURES = ("mean log-prob", "least sure turn", "last turn log-prob")
 FEATURES = (
     "tests passed",
     "tests failed",
     "agreement",
-    "mean log-prob",
-    "least sure turn",
-    "last turn log-prob",
+    *_LOG_PROB_FEATURES,
     "log turns",
     "error share",
     "submitted",
@@ -126,6 +128,11 @@ class OutcomeScorer(Record):
     means: tuple[float, ...]
     scales: tuple[float, ...]
     num_samples: int
+
+    @property
+    def reads_log_probs(self) -> bool:
+        """False where those that it was fitted on had none, so that their weights are 0."""
+        return any(self.weights[1 + FEATURES.index(name)] for name in _LOG_PROB_FEATURES)
 
     def probability(self, submission: CandidateSubmission, siblings: Sequence[CandidateSubmission]) -> float:
         """Return the estimated probability that ``submission`` passes."""

@@ -50,6 +50,8 @@ SCORERS: dict[str, Scorer] = {
     "last_turn_log_prob": lambda submission, siblings: submission.last_turn_log_prob,
 }
 """Scorers that need no training; ``outcome`` needs one."""
+LOG_PROB_SCORERS = ("log_prob", "least_sure_turn", "last_turn_log_prob")
+"""Scorers that need log-probabilities of the sampled tokens, which not every server gives."""
 
 SCORER_LABELS = {
     "tests": "visible tests pass after the last edit",
@@ -232,7 +234,9 @@ class SelectionStudy(Record):
     abstentions: tuple[Abstention, ...]
     """Lowest risk first."""
     outcome_scorer: OutcomeScorer | None
-    """None when training has too few trajectories for a fit."""
+    """None when training has too few trajectories for a fit, or log-probabilities that these samples lack."""
+    left_out: tuple[str, ...] = ()
+    """Scorers that need log-probabilities, where the samples have none: their ties are no finding of the policy."""
 
 
 def study_selection(
@@ -250,7 +254,13 @@ def study_selection(
         return None
     tasks = {task_id: group for task_id, group in tasks.items() if len(group) >= k}
     outcome = _fit_on_training(store, training_phase) if training_phase != phase else None
-    scorers = {**SCORERS, "outcome": outcome.probability} if outcome else SCORERS
+    has_log_probs = any(submission.has_log_probs for group in tasks.values() for submission in group)
+    if outcome and outcome.reads_log_probs and not has_log_probs:
+        outcome = None
+    left_out = () if has_log_probs else LOG_PROB_SCORERS
+    scorers = {name: score for name, score in SCORERS.items() if name not in left_out}
+    if outcome:
+        scorers["outcome"] = outcome.probability
     selections = [select(tasks, name, score, k, num_resamples=num_resamples) for name, score in scorers.items()]
     curves = [abstention(tasks, name, score) for name, score in scorers.items()]
     return SelectionStudy(
@@ -259,6 +269,7 @@ def study_selection(
         selections=tuple(sorted((best for best in selections if best), key=lambda best: -best.value)),
         abstentions=tuple(sorted((curve for curve in curves if curve), key=lambda curve: curve.mean_risk)),
         outcome_scorer=outcome,
+        left_out=left_out,
     )
 
 

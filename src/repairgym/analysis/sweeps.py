@@ -58,7 +58,8 @@ class ValueEffect(Record):
     """Mean of these runs minus the mean of all others."""
     ci_low: float | None
     ci_high: float | None
-    """95 % interval of the effect (Welch 1947); None with fewer than two runs on a side."""
+    """95 % interval of the effect (Welch 1947); None where fewer than two runs of a side, or equal ones, say nothing of
+    their spread."""
     mean_best: float
     """Best run, mean over resamples in which each value is drawn equally often (arXiv 2507.04103, Algorithm 1)."""
     win_share: float
@@ -196,19 +197,28 @@ def _effect(setting: str, value: str, inside: np.ndarray, outside: np.ndarray) -
     row |= {"mean": float(inside.mean()), "effect": None, "ci_low": None, "ci_high": None}
     if len(outside):
         row["effect"] = float(inside.mean() - outside.mean())
-    if min(len(inside), len(outside)) >= 2:
-        low, high = welch_interval(inside, outside)
-        row |= {"ci_low": low, "ci_high": high}
+    if interval := welch_interval(inside, outside):
+        row |= {"ci_low": interval[0], "ci_high": interval[1]}
     return row
 
 
-def welch_interval(left: Sequence[float] | np.ndarray, right: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    """Return the 95 % interval of the difference of two means with unlike variances; two values or more a side."""
-    if np.ptp(left) == 0.0 and np.ptp(right) == 0.0:
-        difference = float(np.mean(left) - np.mean(right))
-        return difference, difference
+def welch_interval(
+    left: Sequence[float] | np.ndarray, right: Sequence[float] | np.ndarray
+) -> tuple[float, float] | None:
+    """Return the 95 % interval of the difference of two means with unlike variances.
+
+    None where a side shows no spread: it has fewer than two values, or equal ones, which other seeds need not have.
+    """
+    if min(len(left), len(right)) < 2 or min(_ptp(left), _ptp(right)) == 0.0:
+        return None
     interval = stats.ttest_ind(left, right, equal_var=False).confidence_interval(_LEVEL)
     return float(interval.low), float(interval.high)
+
+
+def _ptp(values: Sequence[float] | np.ndarray) -> float:
+    """Return the range of values; 0 where they differ by rounding."""
+    width = float(np.ptp(values))
+    return width if width > 1e-12 * float(np.abs(values).max()) else 0.0
 
 
 def _adjusted(rows: Sequence[Importance]) -> list[Importance]:
@@ -236,7 +246,8 @@ def rank_arms(values: Mapping[str, Mapping[int, float]], *, is_higher_better: bo
 
     Arms differ by Tukey's test of all pairs (Tukey 1949, Kramer 1956; the same as `scipy.stats.tukey_hsd`): the spread
     between seeds counts as the same in every arm, because three seeds say little of their own; all pairs share the
-    error. Where all arms have the same seeds, these are blocks: what a seed does to every arm is no difference.
+    error. Where all arms have the same seeds, these are blocks: what a seed does to every arm is no difference. The
+    spread is at least what a single run one step of the values away would give: few seeds without any prove nothing.
     """
     known = {name: of_arm for name, of_arm in values.items() if of_arm}
     if len(known) < 2 or max(map(len, known.values())) < 2:
@@ -272,20 +283,32 @@ def rank_arms(values: Mapping[str, Mapping[int, float]], *, is_higher_better: bo
 def _spread(arms: Sequence[Mapping[int, float]]) -> _Spread:
     """Return the spread of runs: of arms by seeds where all have the same (Fisher 1935), else within arms."""
     seeds = list(arms[0])
+    step = _step(np.array([value for of_arm in arms for value in of_arm.values()]))
     if any(set(of_arm) != set(seeds) for of_arm in arms):
         freedom = sum(len(of_arm) - 1 for of_arm in arms)
-        within = sum(float(np.var(list(of_arm.values()))) * len(of_arm) for of_arm in arms) / freedom
+        within = sum(float(np.var(list(of_arm.values()))) * len(of_arm) for of_arm in arms)
+        # The arm with the fewest seeds, of which one is a step away from the others.
+        least = 1.0 - 1.0 / min(len(of_arm) for of_arm in arms if len(of_arm) > 1)
+        within = max(within, step**2 * least) / freedom
         return _Spread(within, freedom, within, freedom)
     grid = np.array([[of_arm[seed] for seed in seeds] for of_arm in arms])
     num_arms, num_seeds = grid.shape
     by_seed = grid.mean(0)
     residual = grid - grid.mean(1, keepdims=True) - by_seed + grid.mean()
     freedom = (num_arms - 1) * (num_seeds - 1)
-    rest = float((residual**2).sum()) / freedom
+    least = (1.0 - 1.0 / num_arms) * (1.0 - 1.0 / num_seeds)
+    rest = max(float((residual**2).sum()), step**2 * least) / freedom
     parts = float(np.var(by_seed, ddof=1)), rest * (num_arms - 1) / num_arms
     # A sum of two mean squares has the freedom of Satterthwaite (1946).
     divisor = parts[0] ** 2 / (num_seeds - 1) + parts[1] ** 2 / freedom
     return _Spread(rest, freedom, sum(parts), sum(parts) ** 2 / divisor if divisor else freedom)
+
+
+def _step(values: np.ndarray) -> float:
+    """Return the smallest difference between values, beyond rounding: of rates the grid that they lie on."""
+    gaps = np.diff(np.unique(values))
+    real = gaps[gaps > 1e-9 * np.abs(values).max()]
+    return float(real.min()) if len(real) else 0.0
 
 
 @lru_cache
@@ -296,6 +319,4 @@ def _studentized_range(num_arms: int, freedom: float) -> float:
 
 def _is_distinct(difference: float, num: tuple[int, int], spread: _Spread, num_arms: int) -> bool:
     error = math.sqrt(spread.of_pair * (1.0 / num[0] + 1.0 / num[1]) / 2.0)
-    if error <= 1e-12 * abs(difference):  # no spread but that of rounding
-        return difference != 0.0
     return abs(difference) > _studentized_range(num_arms, spread.pair_freedom) * error

@@ -171,7 +171,8 @@ class TrajectoryTablesConfig(Record):
     phase: str = ""
     """Phase of the run; empty: all (trajectories only)."""
     algorithm: AlgorithmConfig = AlgorithmConfig()
-    """Computation of the advantages of ``samples``."""
+    """Computation of the advantages of ``samples``, from the verdicts' own rewards over each iteration. Of each sample
+    one number: ``group``, ``dr_grpo``, ``rloo`` and ``reinforce_pp``. Branches compare with all members."""
 
 
 class ServeConfig(Record):

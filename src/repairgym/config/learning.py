@@ -136,7 +136,7 @@ class SftConfig(Record):
     """Learning rate 2e-5: the best of the search {6,20,60,200}e-7 (paper A); the rest is paper B's."""
     compute: ComputeConfig = ComputeConfig()
     batch_size: PositiveInt = 4
-    """Trajectories per optimizer step; paper A: at most 4 per GPU."""
+    """Trajectories per optimizer step, of one whose history forked each history; paper A: at most 4 per GPU."""
     num_epochs: PositiveInt = 1
     is_format_error_masked: bool = False
     thoughts: Literal["keep", "require", "remove"] = "keep"
@@ -190,7 +190,7 @@ class AlgorithmConfig(Record):
     group_size: PositiveInt = 10
     """Trajectories per problem."""
     batch_size: PositiveInt = 128
-    """Trajectories per optimizer step; stage 2 uses 256."""
+    """Trajectories per optimizer step, forked or not; stage 2 uses 256."""
     num_epochs: PositiveInt = 1
     token_budget: PositiveInt | None = None
     """Trained tokens per optimizer step and denominator of its loss; more are cut (C3PO, Ring-lite, arXiv

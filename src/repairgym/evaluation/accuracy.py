@@ -78,8 +78,9 @@ def corrected(estimate: Estimate, accuracy: VerdictAccuracy | None) -> Corrected
     halves = [(rate.ci_high - rate.ci_low) / 2.0 for rate in (estimate, accepted, rejected)]
     slopes = (1.0, 1.0 - value, value)
     half = math.hypot(*(slope * width for slope, width in zip(slopes, halves, strict=True))) / power
-    low, middle, high = (min(1.0, max(0.0, bound)) for bound in (value - half, value, value + half))
-    return Corrected(value=middle, ci_low=low, ci_high=high)
+    # Around the clipped value: both ends of an interval beyond a bound would be the bound, as if it were certain.
+    value = min(1.0, max(0.0, value))
+    return Corrected(value=value, ci_low=max(0.0, value - half), ci_high=min(1.0, value + half))
 
 
 def _rate(counts: list[tuple[int, int]], num_resamples: int) -> Rate | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from scipy import stats
 
 from repairgym.errors import InputError
-from repairgym.evaluation.bootstrap import unanimous
+from repairgym.evaluation.bootstrap import bootstrap_spread
 from repairgym.evaluation.pass_at_k import TaskVerdicts, success_rates
 from repairgym.records import Record, Task
 
@@ -49,7 +49,7 @@ class Probe(Record):
     difference: float
     ci_low: float
     ci_high: float
-    """95 % interval (Welch 1947); where nothing varies, of two unanimous shares (Newcombe 1998)."""
+    """95 % interval: of margins Welch's (1947), of rates that of two score intervals (Newcombe 1998)."""
 
     @property
     def sentence(self) -> str:
@@ -200,13 +200,17 @@ def _probe(
 def _interval(
     units: Sequence[Sequence[float]], means: Sequence[float], bounds: tuple[float, float] | None
 ) -> tuple[float, float]:
-    """Return the 95 % interval of the difference of two means."""
-    if any(max(values) - min(values) > 1e-12 for values in units):
+    """Return the 95 % interval of the difference of two means.
+
+    A side whose few units agree has no spread of its own to see: within ``bounds`` it counts as what other units may
+    have been, without it says nothing.
+    """
+    if bounds is None:
+        if any(max(values) - min(values) < 1e-12 for values in units):
+            raise InputError("got one margin for all functions of a side, which says nothing of others: choose more")
         interval = stats.ttest_ind(*units, equal_var=False).confidence_interval(_LEVEL)
         return float(interval.low), float(interval.high)
-    if bounds is None:
-        raise InputError("got one margin for all functions of each side, which says nothing of others: choose more")
-    left, right = (unanimous(mean, len(values), bounds) for mean, values in zip(means, units, strict=True))
+    left, right = (bootstrap_spread(values, bounds=bounds) for values in units)
     below = math.hypot(means[0] - left.ci_low, right.ci_high - means[1])
     above = math.hypot(left.ci_high - means[0], means[1] - right.ci_low)
     return means[0] - means[1] - below, means[0] - means[1] + above

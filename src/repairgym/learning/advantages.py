@@ -1,8 +1,8 @@
 """Advantages: how much better an episode, or a token, was than its baseline.
 
 Reads the outcomes of an iteration's groups; makes one advantage per member or per turn. Guarantees of every estimator:
-invalid members enter no mean and no deviation and get 0; a group that teaches nothing gets zeros and a reason; the
-order is kept. With R the valid rewards of a group:
+invalid members enter no mean and no deviation and get 0; no turn of an exploit is positive; a group that teaches
+nothing gets zeros and a reason; the order is kept. With R the valid rewards of a group:
 
 ============  =========================================  ==========================================================
 name          A_i                                        source
@@ -57,7 +57,7 @@ class Outcome:
     reward: float | None
     """None for an invalid verdict."""
     num_tokens: int = 1
-    """Its learned tokens; only means over the tokens of an iteration read it."""
+    """Its tokens that may be learned; only means over the tokens of an iteration read it."""
     states: tuple[str, ...] = ()
     """`Turn.state` of its turns; only values of states read it."""
     num_turns: int = 0
@@ -66,6 +66,8 @@ class Outcome:
     """Index in the group of the member that a branch begins like; -1: none."""
     num_shared_turns: int = 0
     """Turns that a branch has of its parent; their tokens are learned there."""
+    is_exploit: bool = False
+    """It was caught at an exploit: it counts in means, but is never better than expected."""
 
 
 @dataclass(frozen=True)
@@ -317,7 +319,21 @@ ESTIMATORS: dict[str, Estimator] = {
 
 def estimate_advantages(groups: Sequence[Sequence[Outcome]], config: AdvantageConfig) -> list[GroupAdvantages]:
     """Return the advantages of an iteration's groups, in their order, by the estimator that ``config`` names."""
-    return ESTIMATORS[config.type](groups, config)
+    estimated = ESTIMATORS[config.type](groups, config)
+    return [_unpraised(group, advantages) for group, advantages in zip(groups, estimated, strict=True)]
+
+
+def _unpraised(group: Sequence[Outcome], advantages: GroupAdvantages) -> GroupAdvantages:
+    """Cut the advantages of exploits at 0: the lowest reward alone does not keep them below every baseline."""
+    if not any(outcome.is_exploit for outcome in group):
+        return advantages
+    values = zip(group, advantages.values, strict=True)
+    turns = zip(group, advantages.of_turns, strict=True) if advantages.of_turns else ()
+    return GroupAdvantages(
+        tuple(min(value, 0.0) if outcome.is_exploit else value for outcome, value in values),
+        advantages.drop_reason,
+        tuple(tuple(min(it, 0.0) for it in own) if outcome.is_exploit else own for outcome, own in turns),
+    )
 
 
 def estimate_by_origin(

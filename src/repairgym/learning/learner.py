@@ -28,6 +28,7 @@ from repairgym.learning.packing.batching import MicroBatch, pack
 from repairgym.learning.packing.forward import Scorer, ValueHead, score
 from repairgym.learning.samples import Sample
 from repairgym.learning.weight_loading import fill, is_without_values, probe_of
+from repairgym.sizing.positions import exact_positions
 
 
 @dataclass(frozen=True)
@@ -151,14 +152,7 @@ class Learner:
 
     def _share(self, samples: Sequence[Sample], scorer: Scorer) -> list[tuple[MicroBatch, bool]]:
         """The micro-batches of this process's context and whether they count (`World.share`)."""
-        longest = max((sample.num_to_compute for sample in samples), default=0)
-        positions = getattr(scorer.model.config, "max_position_embeddings", longest)
-        if longest > positions:
-            raise ConfigError(
-                f"a sample has {longest} tokens, and the model has {positions} positions: stretch it (repairgym models "
-                f"stretch MODEL OUT --factor {math.ceil(longest / positions)} or more), or limit episodes by "
-                "rollout.pipeline.max_len_tokens"
-            )
+        check_positions(scorer.model, max((sample.num_to_compute for sample in samples), default=0))
         batches = pack(samples, self.compute.micro_batch_tokens, is_sharing=scorer.is_sharing)
         return self.world.share(batches, [batch.num_tokens for batch in batches])
 
@@ -206,6 +200,26 @@ class Learner:
         num_learned = sums["train/num_learned_tokens"]
         metrics = {name: value if name.startswith("train/") else value / num_learned for name, value in sums.items()}
         return metrics | {"train/num_samples": len(term.samples)}
+
+
+def check_positions(model: PreTrainedModel, num_tokens: int) -> None:
+    """Check that a sample of ``num_tokens`` is within the positions that are computed exactly here.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    positions = exact_positions(model.config.to_dict())
+    if positions is None or num_tokens <= positions:
+        return
+    remedy = (
+        f"stretch it (repairgym models stretch MODEL OUT --factor {math.ceil(num_tokens / positions)} or more), or "
+    )
+    if positions < getattr(model.config, "max_position_embeddings", positions):
+        remedy = "beyond them its rotary positions (LongRoPE) would follow from the other samples of a pack; "
+    raise ConfigError(
+        f"a sample has {num_tokens} tokens, and the model has {positions} positions: {remedy}limit episodes by "
+        "rollout.pipeline.max_len_tokens"
+    )
 
 
 def _rows_of(batch: MicroBatch, index: dict[int, int], *columns: torch.Tensor) -> dict[int, list[np.ndarray]]:

@@ -81,7 +81,14 @@ def prepare(
     if isinstance(config.advantage, SelfDistillationAdvantageConfig):
         prepared, teacher_metrics = with_teacher(prepared, learner, config.advantage, reference)
         metrics |= teacher_metrics
-    return prepared, metrics
+    return [_unpraised(sample) for sample in prepared], metrics
+
+
+def _unpraised(sample: Sample) -> Sample:
+    """Cut the advantages of an exploit at 0: what was added to tokens here did not know of it."""
+    if not sample.is_exploit:
+        return sample
+    return replace(sample, advantage=np.minimum(np.float32(sample.advantage), np.float32(0.0)))
 
 
 def _corrected(
@@ -111,13 +118,7 @@ def _with_values(
     samples: Sequence[Sample], measured: Sequence[Measured], gae: GaeAdvantageConfig, config: AlgorithmConfig
 ) -> tuple[list[Sample], dict[str, float]]:
     positions = [np.flatnonzero(sample.weight) for sample in samples]
-    raw = []
-    for sample, scores, at in zip(samples, measured, positions, strict=True):
-        assert scores.value is not None
-        reward = _k1_reward(sample, config)[at].astype(np.float64)
-        reward[-1] += sample.reward
-        turn = np.zeros(len(at), np.int32) if sample.turn is None else sample.turn[at]
-        raw.append(token_advantages(scores.value[at].astype(np.float64), reward, turn, gae))
+    raw = _raw_advantages(samples, measured, positions, gae, config)
     all_advantages = np.concatenate(raw)
     mean, deviation = (all_advantages.mean(), all_advantages.std() + 1e-8) if gae.is_normalized else (0.0, 1.0)
     valued, targets = [], []
@@ -130,6 +131,37 @@ def _with_values(
     all_targets = np.concatenate(targets)
     explained = 1.0 - all_advantages.var() / all_targets.var() if all_targets.var() > 0 else 0.0
     return valued, {"value/explained_variance": float(explained), "value/target_mean": float(all_targets.mean())}
+
+
+def _raw_advantages(
+    samples: Sequence[Sample],
+    measured: Sequence[Measured],
+    positions: Sequence[np.ndarray],
+    gae: GaeAdvantageConfig,
+    config: AlgorithmConfig,
+) -> list[np.ndarray]:
+    """Of each sample: [learned] advantages, estimated along its whole trajectory.
+
+    Where a history forked, the trajectory is several samples: its turns follow each other all the same, and its reward
+    comes once, behind the last.
+    """
+    members: dict[str, list[int]] = {}
+    for number, sample in enumerate(samples):
+        members.setdefault(sample.trajectory_id or f"#{number}", []).append(number)
+    raw = [np.zeros(0)] * len(samples)
+    for numbers in members.values():
+        parts = [(samples[number], measured[number].value, positions[number]) for number in numbers]
+        turn = np.concatenate([np.zeros(len(at), np.int32) if s.turn is None else s.turn[at] for s, _, at in parts])
+        value = np.concatenate([v[at].astype(np.float64) for _, v, at in parts if v is not None])
+        reward = np.concatenate([_k1_reward(s, config)[at].astype(np.float64) for s, _, at in parts])
+        order = np.argsort(turn, kind="stable")
+        reward[order[-1]] += parts[0][0].reward
+        advantages = np.empty(len(order))
+        advantages[order] = token_advantages(value[order], reward[order], turn[order], gae)
+        ends = np.cumsum([len(at) for _, _, at in parts])[:-1]
+        for number, part in zip(numbers, np.split(advantages, ends), strict=True):
+            raw[number] = part
+    return raw
 
 
 def _k1_reward(sample: Sample, config: AlgorithmConfig) -> np.ndarray:

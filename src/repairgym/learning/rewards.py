@@ -1,8 +1,8 @@
 """Reward shapings: from the verdicts of one group to one number per member, None where the verdict is invalid.
 
 Reads graded trajectories. Guarantees of every shaping: an episode caught at an exploit gets the lowest number that the
-shaping can give, so its advantage is never positive; shapings are pure, so the shaped rewards of a stored run follow
-from its trajectories and its configuration.
+shaping can give (that no token of it is praised, estimators and trainer see to: `advantages`); shapings are pure, so
+the shaped rewards of a stored run follow from its trajectories and its configuration.
 
 To add one: a configuration, a function, a line in `SHAPINGS`, a test by hand values.
 """

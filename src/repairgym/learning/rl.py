@@ -99,18 +99,25 @@ class PolicyTrainer:
 
 
 def minibatches(samples: Sequence[Sample], batch_size: int, generator: np.random.Generator) -> list[list[Sample]]:
-    """Shuffle groups and cut them into batches of about equal size; no group is split.
+    """Shuffle groups and cut them into batches of about equally many trajectories; no group is split.
 
-    The number of batches is ``len(samples) / batch_size`` rounded up, so no small remainder gets a step of its own.
+    The number of batches is that of trajectories over ``batch_size`` rounded up, so no small remainder gets a step of
+    its own. A trajectory whose history forked counts once, however many samples it is.
     """
     groups: dict[str, list[Sample]] = {}
+    trajectories: dict[str, set[str]] = {}
     for index, sample in enumerate(samples):
-        groups.setdefault(sample.group_id or f"#{index}", []).append(sample)
+        key = sample.group_id or f"#{index}"
+        groups.setdefault(key, []).append(sample)
+        trajectories.setdefault(key, set()).add(sample.trajectory_id or f"#{index}")
     keys = list(groups)
-    num_batches = min(len(keys), -(-len(samples) // batch_size))
+    num_batches = min(len(keys), -(-sum(map(len, trajectories.values())) // batch_size))
     batches: list[list[Sample]] = [[] for _ in range(num_batches)]
+    sizes = [0] * num_batches
     for at in generator.permutation(len(keys)):
-        min(batches, key=len).extend(groups[keys[at]])
+        smallest = sizes.index(min(sizes))
+        batches[smallest].extend(groups[keys[at]])
+        sizes[smallest] += len(trajectories[keys[at]])
     return batches
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from repairgym.errors import ConfigError
+from repairgym.learning.rewards import is_exploit
 from repairgym.ledger import UNKNOWN_VERSION, Branch, TokenLedger
 from repairgym.records import Trajectory, Turn
 
@@ -49,6 +50,8 @@ class Sample:
     """[tokens] float32 target of the value head."""
     correction: np.ndarray | None = None
     """[tokens] float32 importance-sampling factor of each token's loss."""
+    is_exploit: bool = False
+    """Its trajectory was caught at an exploit, so none of its tokens may be praised."""
     hint: tuple[int, ...] = ()
     """Tokens that a self-teacher reads before the sequence; never sampled behind, never learned."""
 
@@ -129,6 +132,7 @@ def policy_sample(
         trajectory_id=trajectory.id,
         turn=turn,
         reward=reward,
+        is_exploit=is_exploit(trajectory.verdict),
     )
 
 

@@ -16,6 +16,7 @@ from repairgym.config.algorithms import SelfDistillationAdvantageConfig
 from repairgym.learning.learner import Learner
 from repairgym.learning.packing.forward import Scorer
 from repairgym.learning.samples import Sample
+from repairgym.sizing.positions import exact_positions
 
 
 def with_teacher(
@@ -29,7 +30,7 @@ def with_teacher(
     ``start`` is the model that the run began with, which `teacher="start"` asks; None: the present one. A hint that
     leaves no room for the sequence in the model's context teaches nothing, and is counted.
     """
-    room = int(getattr(learner.model.config, "max_position_embeddings", 0)) or None
+    room = exact_positions(learner.model.config.to_dict())
     usable = [at for at, s in enumerate(samples) if s.hint and s.num_learned and _fits(s, room)]
     measured = learner.measure(
         [_behind_hint(samples[at]) for at in usable], start if config.teacher == "start" else None

@@ -41,13 +41,36 @@ class SftTrainer:
         return self.learner.evaluate(samples, sft_loss)
 
     def fit(self, samples: Sequence[Sample]) -> Iterator[dict[str, float]]:
-        """Train from the optimizer's current step to the end of the last epoch; yield each step's metrics."""
+        """Train from the optimizer's current step to the end of the last epoch; yield each step's metrics.
+
+        Raises:
+            ValueError: a batch has nothing to learn (`learnable`): no step would follow, and the same batch would come
+                again for ever.
+        """
         per_epoch = -(-len(samples) // self.config.batch_size)
         while self.learner.optimizer.num_done < num_steps_of(self.config, len(samples)):
             epoch, index = divmod(self.learner.optimizer.num_done, per_epoch)
             order = epoch_order(len(samples), self.config.seed, epoch)
             chosen = order[index * self.config.batch_size : (index + 1) * self.config.batch_size]
-            yield self.step([samples[at] for at in chosen])
+            metrics = self.step([samples[at] for at in chosen])
+            if not metrics:
+                raise ValueError(f"none of the {len(chosen)} samples of a batch has a learned token")
+            yield metrics
+
+
+def learnable(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the samples with a learned token: one whose only turn is masked would be a step without a gradient.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    chosen = [sample for sample in samples if sample.num_learned]
+    if samples and not chosen:
+        raise ConfigError(
+            f"none of {len(samples)} samples has a token to learn: every turn is masked; collect more, or set "
+            "is_format_error_masked=false"
+        )
+    return chosen
 
 
 def num_steps_of(config: SftConfig, num_samples: int) -> int:

@@ -141,27 +141,56 @@ def num_corrected_tokens(config: PretrainingConfig) -> int:
     return round(config.batch_tokens * config.corrections.token_share)
 
 
+class Schedule:
+    """The steps of a run; a time limit may make them fewer while batches are made."""
+
+    def __init__(self, config: PretrainingConfig) -> None:
+        """Cover ``config.num_tokens``."""
+        self._config = config
+        self.num_steps = config.num_tokens // config.batch_tokens
+        self.corrected_from = self._first_corrected()
+        """From this step on batches leave room for corrections; ``num_steps`` without corrections."""
+
+    def shorten(self, num_steps: int, num_done: int) -> None:
+        """End after ``num_steps`` steps, if that is earlier; what is left keeps the last share of the shorter run."""
+        self.num_steps = min(self.num_steps, max(num_steps, num_done))
+        if self.corrected_from > num_done:
+            self.corrected_from = max(self._first_corrected(), num_done)
+
+    def num_tokens(self, step: int) -> int:
+        """Return the tokens of a step's simulated episodes."""
+        left = num_corrected_tokens(self._config) if step >= self.corrected_from else 0
+        return self._config.batch_tokens - left
+
+    def _first_corrected(self) -> int:
+        share = 1 - self._config.final_share if self._config.corrections.token_share > 0 else 1.0
+        return round(self.num_steps * share)
+
+
 def batches(
-    source: BatchSource, config: PretrainingConfig, tokenizer: Path, first: int, num_steps: int, corrected_from: int
+    source: BatchSource,
+    config: PretrainingConfig,
+    tokenizer: Path,
+    first: int,
+    schedule: Schedule,
+    excluded: frozenset[str] = frozenset(),
 ) -> Iterator[list[Sample]]:
     """Yield the batches of the steps from ``first`` on, made by ``config.num_workers`` processes (0: here).
 
-    From step ``corrected_from`` on they leave room for corrections.
+    ``excluded``: digests of functions that the source's corpus leaves out, and so must that of each process. A schedule
+    that becomes shorter counts for the batches that are not yet made: workers are two batches ahead at most.
     """
-
-    def size(step: int) -> int:
-        return config.batch_tokens - (num_corrected_tokens(config) if step >= corrected_from else 0)
-
+    steps = _steps(first, schedule)
     if not config.num_workers:
-        for step in range(first, num_steps):
-            yield source.batch(step, num_steps, size(step))
+        for step in steps:
+            yield source.batch(step, schedule.num_steps, schedule.num_tokens(step))
         return
     spawning = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(config.num_workers, spawning, _open_worker, (config, tokenizer))
+    pool = ProcessPoolExecutor(config.num_workers, spawning, _open_worker, (config, tokenizer, excluded))
     waiting: deque[Future[list[Sample]]] = deque()
     try:
-        for step in range(first, num_steps):
-            waiting.append(pool.submit(_batch_of_worker, step, num_steps, size(step)))
+        for step in steps:
+            waiting.append(pool.submit(_batch_of_worker, step, schedule.num_steps, schedule.num_tokens(step)))
             if len(waiting) > _AHEAD_PER_WORKER * config.num_workers:
                 yield waiting.popleft().result()
         while waiting:
@@ -170,13 +199,21 @@ def batches(
         pool.shutdown(cancel_futures=True)
 
 
+def _steps(first: int, schedule: Schedule) -> Iterator[int]:
+    step = first
+    while step < schedule.num_steps:
+        yield step
+        step += 1
+
+
 _worker: list[BatchSource] = []
 """In a worker process: its source."""
 
 
-def _open_worker(config: PretrainingConfig, tokenizer: Path) -> None:
+def _open_worker(config: PretrainingConfig, tokenizer: Path, excluded: frozenset[str]) -> None:
     end_with_parent()
-    _worker.append(BatchSource(config, load_corpus(config).train, ChatRenderer(load_tokenizer(tokenizer))))
+    corpus = load_corpus(config, excluded).train
+    _worker.append(BatchSource(config, corpus, ChatRenderer(load_tokenizer(tokenizer))))
 
 
 def _batch_of_worker(step: int, num_steps: int, num_tokens: int) -> list[Sample]:

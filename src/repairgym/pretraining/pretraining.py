@@ -27,7 +27,7 @@ from repairgym.learning.checkpoints import STATE_FILE, load_training_state, save
 from repairgym.learning.distributed.fsdp import training_device
 from repairgym.learning.samples import Sample
 from repairgym.learning.sft import SftTrainer
-from repairgym.pretraining.batches import BatchSource, Corpus, batches, load_corpus, num_corrected_tokens
+from repairgym.pretraining.batches import BatchSource, Corpus, Schedule, batches, load_corpus, num_corrected_tokens
 from repairgym.pretraining.corpus import function_digest
 from repairgym.pretraining.repair_actions import repair_actions
 from repairgym.pretraining.repair_episodes import play_repair
@@ -59,7 +59,7 @@ def pretrain(
     progress("corpus", 0, 0, "reading functions")
     corpus = load_corpus(config, excluded)
     training = _Pretraining(config, corpus, folder.with_name(f"{folder.name}-state"), progress)
-    training.run()
+    training.run(excluded)
     training.publish(folder)
 
 
@@ -72,54 +72,48 @@ class _Pretraining:
         self._state = state
         self._validation, self._train = corpus.validation, corpus.train
         self._tokenizer = _tokenizer(config, self._train, state)
-        self._num_steps = config.num_tokens // config.batch_tokens
+        self._schedule = Schedule(config)
         model_config = config.model.model_copy(update={"vocab_size": len(self._tokenizer), "seed": config.seed})
         model: Any = create_model(model_config)  # transformers' types of `to` take no name of a device
         self._model: PreTrainedModel = model.to(training_device())
         sft = SftConfig(optimizer=config.optimizer, compute=config.compute)
-        self._trainer = SftTrainer(self._model, sft, num_steps=self._num_steps)
+        self._trainer = SftTrainer(self._model, sft, num_steps=self._schedule.num_steps)
         self._log = _resume(self._trainer, state, config)
         self._renderer = ChatRenderer(self._tokenizer)
         self._probes = {name: made for name, made in _probes(self._validation, self._renderer).items() if made}
         self._corrections = Corrections(
             config.corrections, self._model, self._renderer, config.model.max_len_tokens // 2, config.seed
         )
-        has_corrections = config.corrections.token_share > 0
-        share = 1 - config.final_share if has_corrections else 1.0
-        self._first_corrected = round(self._num_steps * share)
 
-    def run(self) -> None:
-        """Train to the end, from the last saved state on."""
+    def run(self, excluded: frozenset[str]) -> None:
+        """Train to the end, from the last saved state on; ``excluded`` are left out of the corpus."""
         config, first = self._config, self._trainer.learner.optimizer.num_done
         source = BatchSource(config, self._train, self._renderer)
-        made = batches(source, config, self._state / _TOKENIZER_FOLDER, first, self._num_steps, self._first_corrected)
+        made = batches(source, config, self._state / _TOKENIZER_FOLDER, first, self._schedule, excluded)
         clock = [time.monotonic()]
         for step, samples in enumerate(made, first):
-            self._progress("base", step + 1, self._num_steps, self._step(step, samples))
+            self._progress("base", step + 1, self._schedule.num_steps, self._step(step, samples))
             clock.append(time.monotonic())
             if config.time_limit_s is not None and step + 1 - first == 2 * NUM_TIMED_STEPS:
                 step_s = (clock[-1] - clock[NUM_TIMED_STEPS]) / NUM_TIMED_STEPS
-                self._shorten(step + 1 + int((config.time_limit_s - (clock[-1] - clock[0])) / step_s))
-            if step + 1 >= self._num_steps:
+                num_left = int((config.time_limit_s - (clock[-1] - clock[0])) / step_s)
+                self._schedule.shorten(step + 1 + num_left, step + 1)
+                self._trainer.learner.optimizer.shorten(self._schedule.num_steps)
+            if step + 1 >= self._schedule.num_steps:
                 break
-
-    def _shorten(self, num_steps: int) -> None:
-        """End after ``num_steps`` steps, if that is earlier; the learning rate falls accordingly."""
-        self._num_steps = min(self._num_steps, num_steps)
-        self._trainer.learner.optimizer.shorten(self._num_steps)
 
     def _step(self, step: int, samples: list[Sample]) -> str:
         """Train one step; save where it is time to. Returns what a person wants to read of it."""
         config = self._config
-        corrections = self._corrections if step >= self._first_corrected else None
-        if corrections and (step == self._first_corrected or step % config.save_every_steps == 0):
-            self._progress("base", step, self._num_steps, "searching for errors to correct")
+        corrections = self._corrections if step >= self._schedule.corrected_from else None
+        if corrections and (corrections.is_empty or step % config.save_every_steps == 0):
+            self._progress("base", step, self._schedule.num_steps, "searching for errors to correct")
             corrections.refresh(self._train.functions, step)
         if corrections:
             samples = corrections.batch(step, num_corrected_tokens(config)) + samples
         metrics = self._trainer.step(samples)
         detail = f"loss {metrics['train/loss']:.3f}"
-        if (step + 1) % config.save_every_steps == 0 or step + 1 == self._num_steps:
+        if (step + 1) % config.save_every_steps == 0 or step + 1 == self._schedule.num_steps:
             detail += self._measure(step + 1, metrics["train/loss"], corrections)
             extra = {"log": json.dumps(self._log), "config": config.model_dump_json()}
             save_training_state(self._trainer.learner, self._state, extra)
@@ -185,7 +179,9 @@ def _resume(trainer: SftTrainer, state: Path, config: PretrainingConfig) -> list
         return []
     extra = load_training_state(trainer.learner, state)
     kept = PretrainingConfig.model_validate_json(extra["config"])
-    check_config(kept, config, FREE, state, "resume with its own, name another model folder, or remove this one")
+    # Errors to correct are searched with the weights of each save.
+    free = tuple(key for key in FREE if key != "*save_every_steps" or config.corrections.token_share == 0)
+    check_config(kept, config, free, state, "resume with its own, name another model folder, or remove this one")
     log: list[dict[str, Any]] = json.loads(extra["log"])
     return log
 

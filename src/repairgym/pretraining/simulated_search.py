@@ -167,6 +167,11 @@ class Corrections:
         self._seed = seed
         self._searches: list[Search] = []
 
+    @property
+    def is_empty(self) -> bool:
+        """True before the first `refresh`."""
+        return not self._searches
+
     @functools.cached_property
     def _engine(self) -> Engine:
         return Engine(copy.deepcopy(self._model), EngineConfig(num_slots=64, max_len_tokens=self._max_len_tokens))

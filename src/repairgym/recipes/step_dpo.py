@@ -18,7 +18,7 @@ from repairgym.errors import TaskError
 from repairgym.inference.loading import load_tokenizer
 from repairgym.learning.export import save_model
 from repairgym.learning.preferences import Pair, PreferenceTrainer
-from repairgym.learning.samples import Sample, split_histories
+from repairgym.learning.samples import Sample
 from repairgym.learning.weight_loading import open_model
 from repairgym.records import Trajectory
 from repairgym.rollout.store import RunStore
@@ -117,22 +117,28 @@ _History = tuple[str, bytes]
 
 
 def _siblings(trajectories: Iterable[Trajectory]) -> dict[_History, dict[bytes, tuple[list[float], Sample]]]:
-    """By history, by action: rewards of the trajectories that took it, and the action as a sample."""
+    """By history, by action: rewards of the trajectories that took it, and the action as a sample.
+
+    A branch counts for the turns that it shares, too, whose tokens another episode sampled.
+    """
     siblings: dict[_History, dict[bytes, tuple[list[float], Sample]]] = defaultdict(dict)
     for trajectory in trajectories:
-        histories = split_histories(trajectory) if trajectory.verdict.is_valid else []
-        for ledger, (start, end) in (
-            (history.ledger, turn.action_span) for history in histories for turn in history.turns
-        ):
-            if 0 < start < end:
-                token_id, log_prob = ledger.token_id[:end], ledger.log_prob[:end]
-                actions = siblings[trajectory.task_id, token_id[:start].tobytes()]
-                new: tuple[list[float], Sample] = ([], _action_sample(token_id, log_prob, start))
-                rewards, _ = actions.setdefault(token_id[start:].tobytes(), new)
+        ledger = trajectory.ledger
+        for start, end in (turn.action_span for turn in trajectory.turns if trajectory.verdict.is_valid):
+            history = np.asarray(ledger.prompt_of((start, end)) if start < end else (), dtype=np.int32)
+            if len(history):
+                action, log_prob = ledger.token_id[start:end], ledger.log_prob[start:end]
+                actions = siblings[trajectory.task_id, history.tobytes()]
+                new: tuple[list[float], Sample] = ([], _action_sample(history, action, log_prob))
+                rewards, _ = actions.setdefault(action.tobytes(), new)
                 rewards.append(trajectory.verdict.reward)
     return siblings
 
 
-def _action_sample(token_id: np.ndarray, log_prob: np.ndarray, start: int) -> Sample:
-    weight = (np.arange(len(token_id)) >= start).astype(np.float32)
-    return Sample(token_id, weight, np.where(weight > 0, log_prob, np.float32(0.0)).astype(np.float32))
+def _action_sample(history: np.ndarray, action: np.ndarray, log_prob: np.ndarray) -> Sample:
+    nothing = np.zeros(len(history), dtype=np.float32)
+    return Sample(
+        np.concatenate([history, action]),
+        np.concatenate([nothing, np.ones(len(action), dtype=np.float32)]),
+        np.concatenate([nothing, log_prob]).astype(np.float32),
+    )

@@ -122,11 +122,16 @@ def _with_interval(rate: Estimate, place: str = "") -> str:
 
 def shift_claim(shift: PolicyShift) -> str:
     """Return the distance between two behaviors, and whether chance explains it."""
-    word = "more than" if shift.p_value < 0.05 else "not more than"
-    return (
+    distance = (
         f"The sequences of {shift.n} tools differ by {number(shift.divergence, 3)} bits (Jensen-Shannon divergence, "
-        f"0 to 1), {word} two samples of one policy would (permutation p = {shift.p_value:.3g})."
+        "0 to 1)"
     )
+    if shift.p_value is None:
+        return f"{distance}; a side has a single task, which the other has not, so that tasks may explain it."
+    word = "more than" if shift.p_value < 0.05 else "not more than"
+    tasks = "on the same tasks" if shift.is_within_tasks else "on other tasks"
+    unit = "episodes exchanged within tasks" if shift.is_within_tasks else "whole tasks exchanged"
+    return f"{distance}, {word} two samples of one policy {tasks} would (permutation p = {shift.p_value:.3g}, {unit})."
 
 
 def gap_claim(trend: GapTrend) -> str:

@@ -7,6 +7,7 @@ the same. Stretching counts from the positions that the model was first trained 
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -32,6 +33,10 @@ _OWN_STRETCH = ("llama3", "longrope", "su")
 """Types whose positions in ``config.json`` include the stretch, for vLLM, too."""
 
 _STRETCHABLE = ("default", "yarn")
+_BY_CALL = ("longrope", "su")
+"""Types whose rotations transformers takes from the longest sequence of a call: short factors up to the original
+positions, long ones beyond. A call of our learner or embedded engine has several sequences, which would decide on each
+other's, and cached keys keep what they had."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +67,8 @@ class Positions:
         return cls(
             name=name,
             positions=positions,
-            original=int(rope.get("original_max_position_embeddings") or makers),
-            rope_type=str(rope.get("rope_type") or rope.get("type") or "default"),
+            original=int(_original_of(fields, rope) or makers),
+            rope_type=_type_of(rope),
             factor=float(rope.get("factor") or 1.0),
             num_heads=num_heads,
             num_kv_heads=int(fields.get("num_key_value_heads") or num_heads),
@@ -75,8 +80,11 @@ class Positions:
 
         vLLM computes it from the stretch (original times factor for YaRN, positions times factor for ``linear`` and
         ``dynamic``); verl 0.9.1, whatever it samples with, compares with ``max_position_embeddings``, and so do we.
-        With transformers 5, vLLM rejects YaRN beyond these, too.
+        With transformers 5, vLLM rejects YaRN beyond these, too. Our engines compute LongRoPE (Phi) up to the original
+        positions (`exact_positions`).
         """
+        if engine in ("learner", "embedded") and self.rope_type in _BY_CALL:
+            return min(self.original, self.positions)
         longest = self.positions
         if engine in ("vllm", "verl") and self.rope_type not in (*_OWN_STRETCH, "default"):
             longest = round((self.original if self.rope_type == "yarn" else self.positions) * self.factor)
@@ -213,7 +221,28 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _rope_of(fields: dict[str, Any]) -> dict[str, Any]:
+def exact_positions(config: Mapping[str, Any]) -> int | None:
+    """Return the longest sequence that the learner and the embedded engine compute as if it were alone; None: any.
+
+    ``config`` is a ``config.json``, or what transformers makes of it.
+    """
+    fields = config.get("text_config") or config
+    rope = _rope_of(fields)
+    kinds = [rope, *(part for part in rope.values() if isinstance(part, dict))]  # of all layers, or of each kind
+    limits = [_original_of(fields, kind) for kind in kinds if _type_of(kind) in _BY_CALL]
+    known = [int(limit) for limit in (fields.get("max_position_embeddings"), *limits) if limit]
+    return min(known, default=None)
+
+
+def _original_of(fields: Mapping[str, Any], rope: Mapping[str, Any]) -> Any:
+    return rope.get("original_max_position_embeddings") or fields.get("original_max_position_embeddings")
+
+
+def _type_of(rope: Mapping[str, Any]) -> str:
+    return str(rope.get("rope_type") or rope.get("type") or "default")
+
+
+def _rope_of(fields: Mapping[str, Any]) -> dict[str, Any]:
     return dict(fields.get("rope_parameters") or fields.get("rope_scaling") or {})
 
 

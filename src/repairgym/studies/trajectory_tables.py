@@ -11,6 +11,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
+from repairgym.config.algorithms import TOKEN_ADVANTAGES, TURN_ADVANTAGES
 from repairgym.config.commands import TrajectoryTablesConfig
 from repairgym.errors import ConfigError, InputError, install_hint
 from repairgym.learning.samples import Sample
@@ -22,20 +23,20 @@ from repairgym.training.rollout_batch import advantages_of, make_trajectory_grou
 
 Fields = dict[str, Any]
 _BATCH_ROWS = 64
-"""Rows in memory at once; a trajectory holds its texts and its tokens."""
+"""Rows in memory at once, samples by the iteration; a trajectory holds its texts and its tokens."""
 
 
 def export_run(store: RunStore, out: Path, config: TrajectoryTablesConfig) -> int:
     """Write what ``config`` asks for to ``out``; returns the number of rows.
 
     Raises:
-        ConfigError: pyarrow is not installed, or samples of no phase.
+        ConfigError: pyarrow is not installed, or samples of no phase or without one advantage each.
         InputError: there is nothing to write, or ``out`` cannot be replaced.
         DiskFullError: no room; what was there before is intact.
     """
     arrow = _pyarrow()
-    if config.what == "samples" and not config.phase:
-        raise ConfigError("samples have advantages within one phase; name it, e.g. phase=rl")
+    if config.what == "samples":
+        _check_samples(config)
     rows = sorted(store.rows(phase=config.phase or None), key=lambda row: (row.phase, row.step, row.group_id, row.id))
     if not rows:
         phases = ", ".join(store.num_trajectories()) or "none"
@@ -56,6 +57,19 @@ def export_run(store: RunStore, out: Path, config: TrajectoryTablesConfig) -> in
     return num_rows
 
 
+def _check_samples(config: TrajectoryTablesConfig) -> None:
+    """Raise `ConfigError` for samples of no phase, or with advantages that are more than a number each."""
+    if not config.phase:
+        raise ConfigError("samples have advantages within one phase; name it, e.g. phase=rl")
+    kind = config.algorithm.advantage.type
+    if kind in (*TURN_ADVANTAGES, *TOKEN_ADVANTAGES):
+        what = "each turn" if kind in TURN_ADVANTAGES else "each token, by the model in training"
+        raise ConfigError(
+            f"advantage.type={kind!r} gives an advantage to {what}, and a row has one for the whole sample; choose "
+            "group, dr_grpo, rloo or reinforce_pp, or export what=trajectories and compute your own"
+        )
+
+
 def _write(arrow: Any, stream: Any, schema: Any, fields: Iterator[Fields]) -> int:
     num_rows = 0
     with arrow.parquet.ParquetWriter(stream, schema, compression="zstd") as writer:
@@ -70,7 +84,8 @@ def _fields(store: RunStore, rows: Iterable[TrajectoryRow], config: TrajectoryTa
         for row in rows:
             yield _trajectory_fields(row, store.trajectory(row.id))
         return
-    for _, members in groupby(rows, key=lambda row: (row.step, row.group_id)):
+    # An iteration at once, as in training: some estimators compare its groups with each other.
+    for _, members in groupby(rows, key=lambda row: row.step):
         known = {row.id: row for row in members}
         groups = make_trajectory_groups([store.trajectory(trajectory_id) for trajectory_id in known])
         for sample in samples_of(groups, advantages_of(groups, config.algorithm), config.algorithm):

@@ -117,7 +117,7 @@ def _log_prob_gap(series: Series, config: AlarmConfig) -> Breach | None:
 
 def _reward_spread(series: Series, config: AlarmConfig) -> Breach | None:
     values = series.get("rollout/reward_spread", ())[-config.window :]
-    if len(values) == config.window and statistics.fmean(values) < config.reward_spread:
+    if len(values) == config.window and not statistics.fmean(values) >= config.reward_spread:
         return "warning", statistics.fmean(values), config.reward_spread
     return None
 
@@ -145,7 +145,7 @@ def _grad_norm(series: Series, config: AlarmConfig) -> Breach | None:
 
 def _weight_lag(series: Series, config: AlarmConfig) -> Breach | None:
     for lag in series.get("rollout/weight_lag", ())[-1:]:
-        if lag > config.weight_lag:
+        if not lag <= config.weight_lag:
             return "broken", lag, float(config.weight_lag)
     return None
 
@@ -157,9 +157,10 @@ def _share_rule(kind: str, part: str, whole: str, without: str = "") -> Rule:
         part_sum, whole_sum, without_sum = (
             math.fsum(series.get(f"rollout/{name}", ())[-config.window :]) for name in (part, whole, without)
         )
-        share = part_sum / (whole_sum - without_sum) if whole_sum > without_sum else 0.0
+        # Only a whole that is not above 0 has no share; one that is not a number has one that is none either.
+        share = 0.0 if whole_sum <= without_sum else part_sum / (whole_sum - without_sum)
         limit: float = getattr(config, kind)
-        return ("warning", share, limit) if share > limit else None
+        return None if share <= limit else ("warning", share, limit)
 
     return rule
 

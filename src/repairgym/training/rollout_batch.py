@@ -24,7 +24,7 @@ from repairgym.config.algorithms import (
 from repairgym.config.learning import AlgorithmConfig
 from repairgym.errors import ConfigError, TaskError
 from repairgym.learning.advantages import GroupAdvantages, Outcome, estimate_advantages, estimate_by_origin
-from repairgym.learning.rewards import Rewards, raw_rewards
+from repairgym.learning.rewards import Rewards, is_exploit, raw_rewards
 from repairgym.learning.samples import Sample, policy_sample, split_histories, supervised_sample
 from repairgym.records import OVERLONG, StopReason, Trajectory, VerdictKind
 from repairgym.rollout.jobs import num_shared_turns
@@ -133,11 +133,14 @@ def _outcomes_of(group: Group, config: AlgorithmConfig, has_states: bool) -> lis
     return [
         Outcome(
             None if config.overlong == "drop" and member.stop_reason in OVERLONG else reward,
-            int(member.ledger.is_action.sum()),
+            # An over-long episode that is only a baseline is not learned. Turns that `is_error_masked` leaves out do
+            # count: which these are follows from the signs of the advantages.
+            int(member.ledger.is_action.sum()) if _is_learned(member, config) else 0,
             tuple(turn.state for turn in member.turns) if has_states else (),
             num_turns=len(member.turns),
             parent=number_of.get(member.parent.trajectory_id, -1) if member.parent else -1,
             num_shared_turns=num_shared_turns(member),
+            is_exploit=is_exploit(member.verdict),
         )
         for member, reward in zip(group.members, group.rewards, strict=True)
     ]
@@ -190,9 +193,13 @@ def samples_of(
 def _usable_rewards(group: Group, config: AlgorithmConfig) -> list[float | None]:
     """Return the rewards of the members that may be learned; None for the others."""
     return [
-        reward if config.overlong == "penalize" or member.stop_reason not in OVERLONG else None
+        reward if _is_learned(member, config) else None
         for member, reward in zip(group.members, group.rewards, strict=True)
     ]
+
+
+def _is_learned(member: Trajectory, config: AlgorithmConfig) -> bool:
+    return config.overlong == "penalize" or member.stop_reason not in OVERLONG
 
 
 def _weighted(advantage: float | np.ndarray, negative_weight: float) -> float | np.ndarray:

@@ -32,7 +32,7 @@ from repairgym.learning.samples import (
     thought_token_ids,
     without_thoughts,
 )
-from repairgym.learning.sft import Selection, SftTrainer, num_steps_of, split_validation
+from repairgym.learning.sft import Selection, SftTrainer, learnable, num_steps_of, split_validation
 from repairgym.learning.weight_loading import open_model
 from repairgym.records import Trajectory, VerdictKind
 from repairgym.rollout.jobs import PolicyRef, make_groups
@@ -142,7 +142,9 @@ def fit_samples(
 
     Raises:
         InputError: the saved state is of other samples or of another model.
+        ConfigError: no sample has a token to learn.
     """
+    samples = learnable(samples)
     data = _digest(start, samples, config)
     if _is_fitted(target, data):
         _forget_state(target)
@@ -279,6 +281,7 @@ def continue_supervised(
     run: Run, start: str, stage: str, samples: list[Sample], config: SftConfig, cpu_s: float
 ) -> None:
     """Control: train from ``start`` on ``samples`` for ``cpu_s`` CPU seconds, at the constant peak rate, as RL does."""
+    samples = learnable(samples)
     constant = config.model_copy(
         update={"num_epochs": 1_000_000, "optimizer": config.optimizer.model_copy(update={"schedule": "constant"})}
     )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn import functional
+from transformers import LlamaConfig, LlamaForCausalLM
 
-from repairgym.inference.engine.forward import grouped_attention
+from repairgym.errors import ConfigError
+from repairgym.inference.engine.forward import check_length, grouped_attention
 
 
 def repeated(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -36,3 +38,17 @@ def test_grouped_attention_over_a_run_of_slots() -> None:
     mask[1, ..., 3:] = -1e30
     got, _ = grouped_attention(torch.nn.Module(), query, key, value, mask, slot_rows=rows)
     assert torch.allclose(got, repeated(query, key[rows], value[rows], mask[rows]), atol=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "positions"), [("longrope", 32), ("dynamic", 128), ("default", 128)])
+def test_slots_are_as_long_as_positions_that_do_not_depend_on_other_slots(kind: str, positions: int) -> None:
+    factors = {"short_factor": [1.0] * 4, "long_factor": [8.0] * 4} if kind == "longrope" else {}
+    rope = {"rope_type": kind, "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32, **factors}
+    config = LlamaConfig(
+        vocab_size=16, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=128, rope_parameters=rope,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    check_length(model, positions)
+    with pytest.raises(ConfigError, match=f"the model takes {positions}"):
+        check_length(model, positions + 1)

@@ -152,10 +152,10 @@ def test_segments_without_a_parent_may_be_computed_together(parents: tuple[int, 
 def test_each_distinct_token_is_computed_once(make_group: MakeGroup) -> None:
     group = make_group(1, 60, (25, 26, 27))
     (batch,) = pack(group, 4096)
-    assert batch.num_tokens == 60 + 25 + 26 + 27
-    assert sum(part.num_tokens for part in pack(group, 4096, is_sharing=False)) == 3 * 60 + 25 + 26 + 27
+    assert batch.num_tokens == sum(sample.num_to_compute for sample in group) - 2 * 60
+    assert sum(part.num_tokens for part in pack(group, 4096, is_sharing=False)) == batch.num_tokens + 2 * 60
     (forked,) = pack(branching_samples(make_group), 4096)
-    distinct = {tuple(s.token_id[: end + 1]) for s in branching_samples(make_group) for end in range(len(s))}
+    distinct = {tuple(s.token_id[: end + 1]) for s in branching_samples(make_group) for end in range(s.num_to_compute)}
     # Places to part that save less than a segment costs are computed twice.
     assert len(distinct) <= forked.num_tokens < len(distinct) + MIN_SAVED_TOKENS
     assert len(forked.target) < len(forked.learned)
@@ -249,3 +249,27 @@ def test_a_branch_that_saves_little_is_not_made() -> None:
     ordered = [np.array(start + tail, np.int32) for tail in ([50, 51, 52], [50, 51, 60], [70, 71, 72])]
     assert shared_lengths(ordered, 16).tolist() == [0, 40, 40]
     assert shared_lengths(ordered, 1).tolist() == [0, 42, 40]
+
+
+def test_tokens_behind_the_last_learned_one_are_not_computed(model: PreTrainedModel, make_group: MakeGroup) -> None:
+    """A last observation teaches nothing; without it one sample is the beginning of the other."""
+    (whole,) = make_group(8, 20, (30,))
+    end = whole.num_to_compute
+    weight = np.where(np.arange(len(whole)) < 40, whole.weight, np.float32(0.0))
+    samples = [replace(whole, token_id=whole.token_id.copy()), replace(whole, weight=weight)]
+    behind = np.random.default_rng(0).integers(0, 120, (2, 25))
+    longer = [
+        replace(
+            sample,
+            **{name: np.append(array, array.dtype.type(0).repeat(25)) for name, array in sample.arrays().items()},
+        )
+        for sample in samples
+    ]
+    for sample, observation in zip(longer, behind, strict=True):
+        sample.token_id[len(whole) :] = observation
+    assert sum(batch.num_tokens for batch in pack(longer, 10_000)) == end
+    assert sum(batch.num_tokens for batch in pack(longer, 10_000, is_sharing=False)) == end + samples[1].num_to_compute
+    total, gradients = packed(model, longer, 10_000, ComputeConfig())
+    want_total, want = full_forwards(model, longer)
+    assert total == pytest.approx(want_total, rel=1e-5)
+    assert_gradients_equal(gradients, want)

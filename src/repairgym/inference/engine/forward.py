@@ -16,6 +16,7 @@ from transformers.masking_utils import sdpa_mask
 from repairgym.errors import ConfigError
 from repairgym.inference.engine.slots import ForwardPlan, SlotCache
 from repairgym.sizing.attention import limited_attention
+from repairgym.sizing.positions import exact_positions
 
 ATTENTION_NAME = "repairgym_grouped"
 _MAX_SPAN_PER_ROW = 4
@@ -141,9 +142,9 @@ def check_supported(model: PreTrainedModel) -> None:
 
 
 def check_length(model: PreTrainedModel, max_len_tokens: int) -> None:
-    """Raise `ConfigError` where ``max_len_tokens`` is beyond the model's positions."""
-    longest = getattr(model.config, "max_position_embeddings", max_len_tokens)
-    if max_len_tokens > longest:
+    """Raise `ConfigError` where ``max_len_tokens`` is beyond the positions that are computed exactly here."""
+    longest = exact_positions(model.config.to_dict())
+    if longest is not None and max_len_tokens > longest:
         raise ConfigError(f"max_len_tokens={max_len_tokens}, but the model takes {longest}; lower max_len_tokens")
 
 

@@ -68,10 +68,10 @@ def pack(samples: Sequence[Sample], max_tokens: int, *, is_sharing: bool = True)
     """Pack samples into micro-batches of ``max_tokens``; those without learned tokens are left out.
 
     Common beginnings are shared: prompts, turns and, where histories fork, actions. Without ``is_sharing`` every sample
-    is computed separately (same results, more work).
+    is computed separately (same results, more work). Tokens behind the last learned one are not computed.
     """
     learned = [sample for sample in samples if sample.num_learned]
-    sequences = [sample.token_id for sample in learned]
+    sequences = [sample.token_id[: sample.num_to_compute] for sample in learned]
     order = lexicographic_order(sequences)
     sequences = [sequences[at] for at in order]
     shared = shared_lengths(sequences) if is_sharing else np.zeros(len(sequences), dtype=np.int64)
