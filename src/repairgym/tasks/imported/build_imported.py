@@ -258,14 +258,14 @@ class ImportedBuilder:
 
     def _save(self, outcomes: Sequence[BuildOutcome]) -> None:
         """Write the certified tasks next to those that are there, and the funnel."""
-        built = {outcome.id for outcome in outcomes}
-        kept = [task for task in self._store.load_certified() if task.id not in built]
+        built, before = {outcome.id for outcome in outcomes}, self._store.load_certified()
+        kept = [task for task in before if task.id not in built]
         tasks = [*kept, *(outcome.task for outcome in outcomes if outcome.task)]
         funnel = self._store.load_document(FUNNEL_FILE)
         total = {**funnel.get("total", {}), "imported": funnel_of(outcomes)}
         units = {**funnel.get("units", {}), **{outcome.id: describe(outcome) for outcome in outcomes}}
         manifest = self._store.load_document(MANIFEST_FILE)
-        if tasks:
+        if tasks or before:  # the last task may be one that no longer certifies
             self._store.save(tasks, {**funnel, "total": total, "units": units}, manifest)
         else:
             self._store.save_document(FUNNEL_FILE, {**funnel, "total": total, "units": units})

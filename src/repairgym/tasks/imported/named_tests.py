@@ -83,7 +83,8 @@ def match_ids(
 def _match_node_ids(official: Iterable[str], known: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Match ids of pytest.
 
-    Data sets cut ids at a blank inside of a parameter: such an id stands for every test that begins with it.
+    Data sets cut ids at a blank inside of a parameter: such an id stands for every test that begins with it and a
+    blank.
     """
     names = list(known)
     same = set(names)
@@ -94,7 +95,7 @@ def _match_node_ids(official: Iterable[str], known: Iterable[str]) -> dict[str, 
     for name in official:
         is_cut = "[" in name and not name.endswith("]")
         near = by_function.get(function_id(name), []) if is_cut else []
-        matches[name] = (name,) if name in same and "::" in name else tuple(n for n in near if n.startswith(name))
+        matches[name] = (name,) if name in same and "::" in name else tuple(n for n in near if n.startswith(f"{name} "))
     return matches
 
 
