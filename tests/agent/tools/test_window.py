@@ -53,4 +53,5 @@ def test_lines_are_those_of_python(odd):
     assert open_window("f.py", text, 5).line_numbers == (5,)
     meant = resolve_edit(text, window, CompactEdit(3, "a", "b"))
     change = change_of("edit", text, window, str(meant))
-    assert not isinstance(change, str) and change.text == text.replace("return a", "return b")
+    assert not isinstance(change, str)
+    assert change.text == text.replace("return a", "return b")

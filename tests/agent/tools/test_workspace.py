@@ -293,7 +293,8 @@ async def test_no_tool_shows_the_answer_or_makes_a_second_name(task, linked, key
     shown = await _call(context, key, path)
     for later in ("view", "find_files_with_text", "open"):
         shown += await _call(context, later, path)
-    assert "repaired" not in shown and "six" not in shown
+    assert "repaired" not in shown
+    assert "six" not in shown
     assert not check_applicable(linked.changes)
     real = {"tests/test_hidden.py"} if path in HIDDEN else {"pkg/requirements.txt"}
     assert linked.changes.keys() <= real

@@ -1,10 +1,10 @@
 """The files of one episode, as the agent sees them, with a sandbox that starts only when something must run.
 
 Reads the pinned tree and the task's `base_files`; keeps the agent's changes. Guarantees: however a path is written
-(`real_path`), it is one file with one change, and the pinned text of a file of `base_files` is never read; `read` returns
-the content of the sandbox once `refresh` was awaited after the last command: changes made before the sandbox starts are
-written into it, later ones are written through, and changes of commands are read back. Episodes that never run anything
-cost no sandbox. Files that commands make and that are no UTF-8 text, or hold a NUL, are in no change.
+(`real_path`), it is one file with one change, and the pinned text of a file of `base_files` is never read. `read`
+returns the content of the sandbox once `refresh` was awaited after the last command: changes made before the sandbox
+starts are written into it, later ones are written through, and changes of commands are read back. Episodes that never
+run anything cost no sandbox. Files that commands make and that are no UTF-8 text, or hold a NUL, are in no change.
 """
 
 import asyncio
