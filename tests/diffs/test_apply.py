@@ -76,10 +76,8 @@ def test_a_binary_patch_cannot_be_reversed() -> None:
 # --- as git applies it ------------------------------------------------------------------------------------------------
 
 COPY = "diff --git a/a b/b\nsimilarity index 100%\ncopy from a\ncopy to b\n"
-RENAMES = "".join(
-    f"diff --git a/{old} b/{new}\nsimilarity index 100%\nrename from {old}\nrename to {new}\n"
-    for old, new in ("ab", "ba")
-)
+RENAME = "diff --git a/a b/b\nsimilarity index 100%\nrename from a\nrename to b\n"
+RENAMES = RENAME + RENAME.replace("a/a b/b", "a/b b/a").replace("from a", "from b").replace("to b", "to a")
 CHANGE = "diff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -1 +1 @@\n-one\n+two\n"
 CHANGE_B = CHANGE.replace("a/a b/a", "a/b b/b").replace("- a/a", "- a/b").replace("+ b/a", "+ b/b")
 TEN = "".join(f"{number}\n" for number in range(10))
