@@ -81,6 +81,17 @@ async def test_tools_and_commands_see_each_others_changes(workspace, boxes):
 
 
 @pytest.mark.asyncio
+async def test_a_removed_file_is_removed_for_commands_too(workspace, boxes):
+    await workspace.write("new.py", "1\n")
+    await workspace.run_command("write other.py 2", timeout_s=1)
+    await workspace.refresh()
+    await workspace.remove("./new.py")
+    await workspace.remove("tree.py")
+    assert (boxes[0].files["new.py"], boxes[0].files["tree.py"]) == (None, None)
+    assert workspace.changes == {"other.py": "2", "tree.py": None}
+
+
+@pytest.mark.asyncio
 async def test_a_reverted_state_starts_a_new_shell(workspace, boxes):
     await workspace.write("kept.py", "1\n")
     kept = dict(workspace.changes)
@@ -224,6 +235,13 @@ async def test_no_link_writes_outside(linked, path):
     with pytest.raises(PermissionError, match="outside"):
         await linked.write(path, "1\n")
     assert linked.changes == {}
+
+
+def test_a_file_of_the_task_behind_a_link_hides_the_pinned_one(linked_tree):
+    """A sandbox writes it at the real path, so that only this text is there."""
+    base = {"alias/requirements.txt": BROKEN, "checks/test_hidden.py": None}
+    assert {base_text(linked_tree, base, path) for path in SPELLINGS} == {BROKEN}
+    assert {base_text(linked_tree, base, path) for path in HIDDEN} == {None}
 
 
 def test_links_to_absent_files_are_not_listed(linked):

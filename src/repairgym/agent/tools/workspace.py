@@ -54,6 +54,7 @@ class Workspace:
         """
         self._tree = tree
         self._base_files = base_files
+        self._base = _placed(tree, base_files)
         self._create_sandbox = create_sandbox
         self._prepare = prepare
         self._fork_sandbox = fork_sandbox
@@ -78,13 +79,13 @@ class Workspace:
 
     def base_text(self, path: str) -> str | None:
         """Return the text of a file before the agent changed it; None as for `read`."""
-        return base_text(self._tree, self._base_files, path)
+        return _base_text(self._tree, self._base, path)
 
     def paths(self, pattern: str = "*.py") -> list[str]:
         """Return the files of the repository whose names match ``pattern``, sorted, as the agent sees them."""
         found = ((str(p.relative_to(self._tree)), p) for p in self._tree.rglob(pattern) if p.is_file())
         paths = {path for path, p in found if not p.is_symlink() or self._leads_to_file(path)}
-        layers = (self._base_files, self.changes)
+        layers = (self._base, self.changes)
         for layer in layers:
             paths |= {path for path, text in layer.items() if text is not None and PurePosixPath(path).match(pattern)}
             paths -= {path for path, text in layer.items() if text is None}
@@ -251,12 +252,12 @@ class Workspace:
         return real
 
     def _real(self, path: str) -> str | None:
-        return real_path(self._tree, path, self.changes, self._base_files)
+        return real_path(self._tree, path, self.changes, self._base)
 
     def _leads_to_file(self, link: str) -> bool:
         """Return False for a link of the tree whose file is absent here, or outside."""
         real = self._real(link)
-        known = [layer[real] for layer in (self.changes, self._base_files) if real is not None and real in layer]
+        known = [layer[real] for layer in (self.changes, self._base) if real is not None and real in layer]
         return real is not None and (not known or known[0] is not None)
 
 
@@ -278,23 +279,37 @@ def real_path(tree: Path, path: str, *layers: Files) -> str | None:
 
 def base_text(tree: Path, base_files: Files, path: str) -> str | None:
     """Return the text of a file of ``tree`` with ``base_files`` over it; None: absent, binary, or outside."""
-    real = real_path(tree, path, base_files)
-    if real in base_files:
-        return base_files[real]
-    content = base_content(tree, base_files, path)
-    try:
-        return None if content is None else content.decode()
-    except UnicodeDecodeError:
-        return None
+    return _base_text(tree, _placed(tree, base_files), path)
 
 
 def base_content(tree: Path, base_files: Files, path: str) -> bytes | None:
     """Return a file of ``tree`` with ``base_files`` over it; None: absent, or outside."""
-    real = real_path(tree, path, base_files)
+    return _base_content(tree, _placed(tree, base_files), path)
+
+
+def _placed(tree: Path, files: Files) -> Files:
+    """Return ``files`` by the paths at which a sandbox puts them: links to their folders are followed."""
+    folders = {folder: real_path(tree, folder) or folder for folder in {os.path.dirname(path) for path in files}}
+    return {os.path.join(folders[os.path.dirname(path)], os.path.basename(path)): files[path] for path in files}
+
+
+def _base_content(tree: Path, base: Files, path: str) -> bytes | None:
+    real = real_path(tree, path, base)
     if real is None:
         return None
-    if real in base_files:
-        text = base_files[real]
-        return None if text is None else text.encode()
+    if real in base:
+        text = base[real]
+        return None if text is None else text.encode("utf-8", "surrogateescape")
     target = tree / real
     return target.read_bytes() if target.is_file() else None
+
+
+def _base_text(tree: Path, base: Files, path: str) -> str | None:
+    real = real_path(tree, path, base)
+    if real in base:
+        return base[real]
+    content = _base_content(tree, base, path)
+    try:
+        return None if content is None else content.decode()
+    except UnicodeDecodeError:
+        return None
