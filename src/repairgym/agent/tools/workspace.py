@@ -83,8 +83,10 @@ class Workspace:
 
     def paths(self, pattern: str = "*.py") -> list[str]:
         """Return the files of the repository whose names match ``pattern``, sorted, as the agent sees them."""
-        found = ((str(p.relative_to(self._tree)), p) for p in self._tree.rglob(pattern) if p.is_file())
-        paths = {path for path, p in found if not p.is_symlink() or self._leads_to_file(path)}
+        files = [p for p in self._tree.rglob(pattern) if p.is_file()]
+        links = {str(p.relative_to(self._tree)) for p in files if p.is_symlink()}
+        paths = {str(p.relative_to(self._tree)) for p in files}
+        paths -= {link for link in links if not self._leads_to_file(link)}
         layers = (self._base, self.changes)
         for layer in layers:
             paths |= {path for path, text in layer.items() if text is not None and PurePosixPath(path).match(pattern)}
