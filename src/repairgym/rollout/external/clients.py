@@ -77,7 +77,7 @@ class ClientEpisode:
                 raise InputError(f"the episode of {self.task.id} has ended; begin another one")
             try:
                 self._policy.send(tool, arguments)
-            except InputError as error:  # the episode goes on: another call may do
+            except InputError as error:  # the episode continues: another call may do
                 return Observed(f"error: {error}", "format", None)
             return await self._answer()
 
