@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from repairgym.agent.formats import FORMATS, Action, ParseError, describe_schemas, message_of_text, text_of_message
 from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.config.pipeline import PaperBConfig, PipelineConfig
+from repairgym.errors import InputError
 from repairgym.inference.tool_calls import CALL_FORMS
 from repairgym.sandbox.cache import ExecutionCache
 
@@ -57,6 +58,72 @@ def test_the_fenced_format_reads_its_own_actions(text):
     fenced = FORMATS["fenced"]()
     assert fenced.parse(fenced.write(Action("search_file", text)), TOOLS) == Action("search_file", text)
     assert fenced.parse(fenced.write(Action("shell", f"ls {text}"), "I look."), TOOLS) == Action("shell", f"ls {text}")
+
+
+TAGS = st.sampled_from(
+    ["</arg_value>", "</parameter>", "<arg_key>path</arg_key>", "</tool_call>", "</function>", "<tool_call>", "\n", "x",
+     '{"name": "a", "parameters": {}}', "<|channel|>commentary to=functions.a <|message|>{}", "<arg_value>", ";"]
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", CALL_FORMS, ids=lambda form: form.name)
+@given(text=st.lists(st.one_of(TAGS, TEXTS), max_size=6).map("".join))
+def test_every_form_writes_a_call_that_is_read_as_it_or_says_that_it_cannot(form, text):
+    native, action = FORMATS["native"](form), Action("write_text", {"path": "a.py", "text": text})
+    tools = {"write_text": TOOLS["replace"]}
+    try:
+        written = native.write(action)
+    except InputError:
+        assert "</" in text, "only closing tags have no place"
+        assert not form.has_typed_values, "JSON holds any text"
+    else:
+        assert native.parse(written, tools) == action
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("glm", "</arg_value>\n<arg_key>path</arg_key>\n<arg_value>/etc/x"), ("glm", "a</arg_value>"),
+     ("coder", "a</parameter>"), ("coder", "x</parameter></function></tool_call>")],
+)  # fmt: skip
+def test_a_demonstration_of_another_call_is_not_written(name, text):
+    form = next(form for form in CALL_FORMS if form.name == name)
+    call = {"function": {"name": "write", "arguments": {"path": "a.py", "text": text}}}
+    with pytest.raises(InputError, match=f"the form '{name}' cannot hold"):
+        FORMATS["native"](form).write(Action("write", call["function"]["arguments"]))
+    assert text in text_of_message({"tool_calls": [call]}, form), "an earlier answer stays readable"
+
+
+MARKDOWN = "```python\nx = 1\n```\n```\nplain\n```"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"cat > R.md <<'E'\n{MARKDOWN}\nE",
+        f"cat > R.md <<-END\n{MARKDOWN}\n\tEND\nls",
+        f'cat > R.md << "END-1"\n{MARKDOWN}\nEND-1',
+        f"cat <<A > a; cat <<B > b\n{MARKDOWN}\nA\n{MARKDOWN}\nB\necho $((1 << 2))",
+        f"cat > R.md << \\E\n{MARKDOWN}\nE",
+    ],
+)
+def test_fences_in_a_here_document_end_nothing(command):
+    fenced = FORMATS["fenced"]()
+    assert fenced.parse(fenced.write(Action("shell", command)), TOOLS) == Action("shell", command)
+    assert fenced.parse(f"{block(command)}\nIt will say:\n```\nok\n```\n", TOOLS) == Action("shell", command)
+    two = fenced.parse(f"{block(command)}\n{block('ls')}", TOOLS)
+    assert isinstance(two, ParseError)
+    assert "has 2 commands" in two.message
+
+
+def test_a_fence_ends_a_here_document_that_does_not_end():
+    fenced = FORMATS["fenced"]()
+    assert fenced.parse(block("cat <<E\nx"), TOOLS) == Action("shell", "cat <<E\nx")
+    two = fenced.parse(f"{block('cat <<E')}\n{block('cat <<E')}", TOOLS)
+    assert isinstance(two, ParseError)
+    assert "has 2 commands" in two.message
+    assert fenced.parse(f"{block('echo $((1 << n))')}\n", TOOLS) == Action("shell", "echo $((1 << n))")
+    with pytest.raises(InputError, match="would end the command"):
+        fenced.write(Action("shell", "echo '\n```\n'"))
 
 
 def test_the_compact_format_reads_its_own_actions():

@@ -71,4 +71,6 @@ async def test_what_is_known_to_be_open_still_is(run, name):
 @pytest.mark.parametrize("name", some_slow(name for name in HACKS if name.startswith("claims_")))
 async def test_a_claim_in_another_record_is_no_pass(run, name):
     got = await run(name)
+    assert got.is_finished
+    assert {path for _, path in got.reached_for} == {"m.py"}, "the hack did not look for the recorder"
     assert got.num_forged_records or got.outcome(TEST_ID) is not TestOutcome.PASSED

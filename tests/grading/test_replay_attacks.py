@@ -5,6 +5,8 @@ The judge, its oracle and its replays are real; the package is small. The tests 
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,11 +23,12 @@ from repairgym.records import Location, Task
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.replay.guest import subject
 from repairgym.testing.scripted import scripted_task
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from hacks import HACKS
+from hacks import HACKS, replaying
 from hacks.target import Target
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -140,6 +143,16 @@ async def test_the_broken_code_is_told_from_the_repair(site: Site, broken: str) 
 )
 async def test_an_attack_on_the_judge_gains_nothing(site: Site, name: str) -> None:
     assert (await site.review(WRONG_VALUE, name)).consequence in ("failed", "exploited")
+
+
+async def test_what_the_attacks_take_over_is_in_the_replay() -> None:
+    """An attack on a name that is gone does nothing, and would gain nothing for ever."""
+    source = inspect.getsource(replaying)
+    names = set(re.findall(r"_G\[\\?'(\w+)\\?'\]", source)) | set(re.findall(r'"(\w+)" in frame.f_globals', source))
+    assert {"Player", "_OPERATIONS", "_COMPARISONS", "snapshot"} <= names
+    assert {name for name in names if not hasattr(subject, name)} == set()
+    assert callable(subject.Player.play)
+    assert "eq" in subject._COMPARISONS
 
 
 @pytest.mark.slow

@@ -41,9 +41,10 @@ class ClientPolicy:
         self.last = turn
 
     def send(self, tool: str, arguments: Mapping[str, Any]) -> None:
-        """Send the next call."""
+        """Send the next call; `InputError` if the action format cannot hold it, and nothing is sent."""
+        text = self._format.write(Action(tool, dict(arguments)))
         self._is_ready.clear()
-        self._actions.put_nowait(self._format.write(Action(tool, dict(arguments))))
+        self._actions.put_nowait(text)
 
     async def until_ready(self) -> None:
         """Wait until the episode waits for the next call."""

@@ -1,9 +1,9 @@
 """Action formats: parsing the text of a completion into an action, and writing the environment's reply.
 
 Reads the text of a completion (without its thought); makes an `Action`, or a `ParseError` whose message the agent
-reads. Guarantees: no text of a model raises an exception; `parse(write(action))` is the action; a turn has exactly one
-action, because paper B's environment rejects more and the record has one tool per turn. A new format is a class and an
-entry of `FORMATS` (docs/howto/pipeline.md).
+reads. Guarantees: no text of a model raises an exception; `parse(write(action))` is the action, or `write` raises an
+`InputError` because the format cannot hold it; a turn has exactly one action, because paper B's environment rejects
+more and the record has one tool per turn. A new format is a class and an entry of `FORMATS` (docs/howto/pipeline.md).
 """
 
 import json
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from repairgym.agent.tools.base import Tool
+from repairgym.errors import InputError
 from repairgym.inference.tool_calls import HERMES, Call, CallForm, find, read_tagged
 
 Tools = Mapping[str, Tool[Any]]
@@ -82,13 +83,21 @@ def describe_schemas(tools: Tools) -> list[dict[str, Any]]:
 
 def _function(tool: Tool[Any]) -> dict[str, Any]:
     schema = tool.schema()
-    parameters: dict[str, Any] = {"type": "object", "properties": schema.get("properties", {})}
-    for value in parameters["properties"].values():
-        value.pop("title", None)
+    described = {name: _property(value) for name, value in (schema.get("properties") or {}).items()}
+    parameters: dict[str, Any] = {"type": "object", "properties": described}
+    # What a $ref of a property leads to.
+    parameters |= {name: schema[name] for name in ("$defs", "definitions") if schema.get(name)}
     if required := schema.get("required"):
         parameters["required"] = required
     description = tool.usage.partition(" - ")[2] or tool.usage
     return {"name": tool.name, "description": description, "parameters": parameters}
+
+
+def _property(value: Any) -> Any:
+    """Return the schema of one argument without its title; ``true`` is the schema that takes anything."""
+    if isinstance(value, Mapping):
+        return {name: part for name, part in value.items() if name != "title"}
+    return {} if value is True else value
 
 
 # --- plain text ----------------------------------------------------------------------------------------------------
@@ -121,7 +130,11 @@ class CompactFormat(ActionFormat):
 
 
 SHELL = "shell"
-_BLOCK = re.compile(r"^```command[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+_OPENING = re.compile(r"```command[ \t]*")
+_CLOSING = re.compile(r"```[ \t]*")
+_HEREDOC = re.compile(
+    r"""(?<!<)<<(?P<dash>-?)[ \t]*(?:(?P<quote>['"])(?P<quoted>[^'"\n]+)(?P=quote)|\\?(?P<plain>[A-Za-z_][\w.-]*))"""
+)
 _NO_COMMAND = (
     "error: no command could be read from your answer. Write your reasoning, then one command between a line "
     "```command and a line ```; nothing else may stand on these two lines."
@@ -135,15 +148,16 @@ _MANY_COMMANDS = (
 class FencedFormat(ActionFormat):
     """Reasoning, then paper B's command between fences (section 3.3, appendix E).
 
-    The block opens with a line of three backticks and ``command`` and ends at the next line of three backticks. A
-    command whose first word is a tool calls it; any other is for the shell, where the pipeline has one.
+    The block opens with a line of three backticks and ``command`` and ends at the next line of three backticks that is
+    in no here-document of the command. A command whose first word is a tool calls it; any other is for the shell, where
+    the pipeline has one.
     """
 
     name = "fenced"
 
     def parse(self, text: str, tools: Tools) -> Action | ParseError:
         """Read the command of the only block."""
-        blocks = _BLOCK.findall(text if text.endswith("\n") else f"{text}\n")
+        blocks = _blocks(text)
         if not blocks:
             return ParseError(_NO_COMMAND)
         if len(blocks) > 1:
@@ -159,10 +173,52 @@ class FencedFormat(ActionFormat):
         return super().describe({name: tool for name, tool in tools.items() if name != SHELL})
 
     def write(self, action: Action, reasoning: str = "") -> str:
-        """Return ``reasoning`` and the block; values become words in their order."""
+        """Return ``reasoning`` and the block; values become words in their order.
+
+        Raises:
+            InputError: the command has a line of three backticks that would end the block.
+        """
         command = action.arguments if isinstance(action.arguments, str) else _as_words(action.arguments)
         line = command if action.tool == SHELL else " ".join(part for part in (action.tool, command) if part)
-        return f"{reasoning or 'Next:'}\n\n```command\n{line}\n```"
+        text = f"{reasoning or 'Next:'}\n\n```command\n{line}\n```"
+        if [block.strip("\n") for block in _blocks(text)] != [line.strip("\n")]:
+            raise InputError(f"a line of backticks would end the command: {line[:60]!r}; write it as a here-document")
+        return text
+
+
+def _blocks(text: str) -> list[str]:
+    """Return the texts between the fences of commands."""
+    lines, blocks, at = text.split("\n"), [], 0
+    while at < len(lines):
+        at += 1
+        if not _OPENING.fullmatch(lines[at - 1]):
+            continue
+        end = _end_of_block(lines, at)
+        if end is None:
+            break
+        blocks.append("".join(f"{line}\n" for line in lines[at:end]))
+        at = end + 1
+    return blocks
+
+
+def _end_of_block(lines: Sequence[str], at: int) -> int | None:
+    while at < len(lines):
+        if _CLOSING.fullmatch(lines[at]):
+            return at
+        for match in _HEREDOC.finditer(lines[at]):
+            at = _end_of_heredoc(lines, at + 1, match) or at
+        at += 1
+    return None
+
+
+def _end_of_heredoc(lines: Sequence[str], at: int, match: re.Match[str]) -> int | None:
+    """Return the line that ends a here-document; None where none does before the next command: it may be a shift."""
+    end = match["quoted"] or match["plain"]
+    while at < len(lines) and not _OPENING.fullmatch(lines[at]):
+        if (lines[at].lstrip("\t") if match["dash"] else lines[at]) == end:
+            return at
+        at += 1
+    return None
 
 
 def _first_word(command: str) -> tuple[str, str]:
@@ -252,8 +308,8 @@ class NativeFormat(ActionFormat):
         return Action(name, arguments if self._form.has_typed_values else _typed(arguments, tools[name]))
 
     def write(self, action: Action, reasoning: str = "") -> str:
-        """Return ``reasoning`` and the call."""
-        return f"{reasoning}\n{self._form.write(Call(action.tool, action.values))}".lstrip("\n")
+        """Return ``reasoning`` and the call; `InputError` if it would be read as another one."""
+        return f"{reasoning}\n{self._form.write_exactly(Call(action.tool, action.values))}".lstrip("\n")
 
     def describe(self, tools: Tools) -> str:
         """Return the rule alone: the chat template describes the functions."""
@@ -275,7 +331,10 @@ def _many_calls(calls: Sequence[Call] | Sequence[Action]) -> ParseError:
 
 
 def text_of_message(message: Mapping[str, Any], form: CallForm = HERMES) -> str:
-    """Return the text form of a chat API's message with ``tool_calls`` (their arguments a JSON string or an object)."""
+    """Return the text form of a chat API's message with ``tool_calls`` (their arguments a JSON string or an object).
+
+    It is for prompts: a value with a tag of ``form`` stands there as the model's chat template would write it.
+    """
     parts = [message.get("content") or ""]
     for call in message.get("tool_calls") or ():
         values = call["function"].get("arguments") or {}

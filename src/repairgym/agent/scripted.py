@@ -19,6 +19,7 @@ from repairgym.agent.teacher import Teacher
 from repairgym.agent.tools.window import Window, open_window
 from repairgym.agent.tools.window_edits import CompactEdit, edit_at, replace_on_line
 from repairgym.config.models import TeacherNoise
+from repairgym.diffs.lines import source_lines
 from repairgym.errors import ConfigError, PromptTooLongError, ReplayDiffersError
 from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.renderer import ChatRenderer
@@ -162,7 +163,7 @@ def window_edits(task: Task) -> tuple[list[CompactEdit], list[CompactEdit]]:
     if place is None or text is None or gold is None:
         return [], []
     window = open_window(place.path, text, place.first_line, place.last_line)
-    lines, gold_lines = text.splitlines(), gold.splitlines()
+    lines, gold_lines = source_lines(text), source_lines(gold)
     edits = _edits_in(window, lines, find_sites(text))
     if len(lines) != len(gold_lines):
         return [], [edit for _, edit in edits]

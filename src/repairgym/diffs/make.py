@@ -23,6 +23,9 @@ _NUM_BINARY_BYTES = 8000
 _PLAIN = re.compile(rb"[\x20\x21\x23-\x5b\x5d-\x7e]*")
 _ESCAPES = {7: b"\\a", 8: b"\\b", 9: b"\\t", 10: b"\\n", 11: b"\\v", 12: b"\\f", 13: b"\\r", 34: b'\\"', 92: b"\\\\"}
 _QUOTED = {byte: bytes((byte,)) if 0x20 <= byte < 0x7F else b"\\%03o" % byte for byte in range(256)} | _ESCAPES
+_EMPTY = "e69de29"
+"""git's name for no content."""
+_DELETED_EMPTY = f"deleted file mode 100644\nindex {_EMPTY}..0000000"
 _NO_NEWLINE = b"\n\\ No newline at end of file\n"
 
 ChangeKind = Literal["added", "deleted", "modified"]
@@ -77,6 +80,9 @@ def unified_diff(before: Mapping[str, str | None], after: Mapping[str, str | Non
 def _text_diff(path: str, old: str | None, new: str | None) -> Iterator[str]:
     if old == new:
         return
+    if not old and not new:
+        yield _empty_file(path, is_added=old is None)
+        return
     names = f"a/{path}" if old is not None else "/dev/null", f"b/{path}" if new is not None else "/dev/null"
     before, after = split_lines(old or ""), split_lines(new or "")
     if is_long(before, after):
@@ -86,6 +92,15 @@ def _text_diff(path: str, old: str | None, new: str | None) -> Iterator[str]:
         return
     for line in difflib.unified_diff(before, after, *names):
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+def _empty_file(path: str, *, is_added: bool) -> str:
+    """Return the part of a file without lines that comes or goes: hunks cannot say it, headers of git can.
+
+    The blank line ends the headers, so that a part without any can follow.
+    """
+    change = f"new file mode 100644\nindex 0000000..{_EMPTY}" if is_added else _DELETED_EMPTY
+    return f"diff --git a/{path} b/{path}\n{change}\n\n"
 
 
 # --- file versions -------------------------------------------------------------------------------------------------

@@ -55,8 +55,24 @@ class FilePatch:
     """None: the file is removed."""
     hunks: list[PatchHunk] = field(default_factory=list)
     is_copy: bool = False
+    is_named_only: bool = False
+    """No header says whether the file is there before: ``diff -u`` without ``/dev/null``."""
+    old_mode: str = ""
+    """As a header of git writes it; empty where none does."""
+    new_mode: str = ""
     special: str = ""
     """Kind of a file that is not text: ``binary``, ``a link``, ``a submodule``; empty for text."""
+
+    @property
+    def is_rename(self) -> bool:
+        """True where a header of git moves the file."""
+        return not self.is_copy and self.old_path != self.new_path and None not in (self.old_path, self.new_path)
+
+    @property
+    def can_be_new(self) -> bool:
+        """True where the patch also fits a file that is not there: it adds lines to none, and no header says more."""
+        is_single = self.is_named_only and self.old_path is not None and len(self.hunks) == 1
+        return is_single and not self.hunks[0].side("-")
 
     @property
     def path(self) -> str:
@@ -77,7 +93,7 @@ def parse_patch(patch: str) -> list[FilePatch]:
         if lines[at].startswith("diff --git "):
             file, at = _parse_git(lines, at)
         elif lines[at].startswith("--- ") and at + 1 < len(lines) and lines[at + 1].startswith("+++ "):
-            file, at = _parse_body(lines, at, FilePatch())
+            file, at = _parse_body(lines, at, FilePatch(is_named_only=True))
         elif lines[at].startswith("@@ "):
             raise PatchError(f"line {at + 1} of the patch is a hunk without a file name before it")
         else:
@@ -132,6 +148,10 @@ def _parse_git(lines: list[str], at: int) -> tuple[FilePatch, int]:
 def _apply_header(file: FilePatch, key: str, value: str) -> None:
     if "mode" in key or key == "index":
         file.special = _SPECIAL_MODES.get(value.rpartition(" ")[2], file.special)
+    if key in ("old mode", "deleted file mode"):
+        file.old_mode = value
+    elif key in ("new mode", "new file mode"):
+        file.new_mode = value
     if key == "new file mode":
         file.old_path = None
     elif key == "deleted file mode":

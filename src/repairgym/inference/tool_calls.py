@@ -1,7 +1,7 @@
 """Tool calls in the forms that chat templates write: Hermes, Qwen-Coder, Llama 3, GLM, harmony.
 
 Reads the text of an answer behind its thought; makes `Call` records. Guarantees: no text of a model raises an
-exception; ``form.find(form.write(call))`` is the call; what is no call of the model's own form is no call.
+exception; ``form.find(form.write_exactly(call))`` is the call; what is no call of the model's own form is no call.
 """
 
 import json
@@ -9,6 +9,8 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
+
+from repairgym.errors import InputError
 
 
 class Call(NamedTuple):
@@ -48,7 +50,20 @@ class CallForm(ABC):
 
     @abstractmethod
     def write(self, call: Call) -> str:
-        """Return the text of ``call``."""
+        """Return the text of ``call`` as the model's chat template writes it.
+
+        Forms without JSON have no escapes: a value with one of their tags is read as something else.
+        """
+
+    def write_exactly(self, call: Call) -> str:
+        """Return the text of ``call``; `InputError` if it would be read as another one."""
+        text = self.write(call)
+        values = call.arguments
+        if not self.has_typed_values:
+            values = {name: _as_text(value) for name, value in values.items()}
+        if self.find(text) != ([Call(call.tool, dict(values))], ""):
+            raise InputError(f"a call of {call.tool!r} has a text that calls in the form {self.name!r} cannot hold")
+        return text
 
 
 class HermesForm(CallForm):

@@ -120,6 +120,7 @@ async def test_create_and_fill(context):
         ("edit --file m.py 2:1 x", "lines 2 to 1"),
         ("edit --file m.py x", "expected START:END"),
         ("edit --file", "--file needs a value"),
+        ("edit --file m.py --file n.py 1:1 x", "--file is given twice"),
         ("edit --path m.py 1:1", "no option --path"),
         ("edit --file m.py", "no line range"),
         ("edit --file m.py 1:1 a b", "2 replacement texts"),
@@ -137,6 +138,28 @@ async def test_impossible_edits_are_errors(context, command, reason):
     with pytest.raises(UsageError, match=reason):
         await call(context, command)
     assert context.workspace.changes == {}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("written", "line"),
+    [
+        ('"-----"', "-----"),
+        ("---", "---"),
+        ("'--flag=1'", "--flag=1"),
+        ("--file", "--file"),
+        ('"y = x << n"', "y = x << n"),
+        ('"y = x << n\n  z"', "y = x << n\n  z"),
+        ("'y = x << n\nn'", "y = x << n\nn"),
+        ('"a \\" << n\nb"', 'a " << n\nb'),
+        ("x\\ \\<\\<\\ n", "x << n"),
+        ("<< 'E'\n-- a 'quote\n<< n\nE", "-- a 'quote\n<< n"),
+        ("<<n\nx\nn", "x"),
+    ],
+)
+async def test_the_new_text_is_neither_option_nor_heredoc(context, written, line):
+    await call(context, f"edit --file m.py 2:2 {written}")
+    assert context.workspace.read("m.py").split("\n", 1)[1] == f"{line}\n"
 
 
 @pytest.mark.asyncio

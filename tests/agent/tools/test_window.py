@@ -1,6 +1,9 @@
 """Windows: labels are dense, docstrings and blank lines are folded, file lines stay reachable."""
 
+import pytest
+
 from repairgym.agent.tools.window import MAX_LINES, docstring_lines, open_window
+from repairgym.agent.tools.window_edits import CompactEdit, change_of, resolve_edit
 
 TEXT = '''\
 def f(x):
@@ -38,3 +41,17 @@ def test_a_broken_file_is_shown_with_its_docstrings():
 
 def test_a_lone_docstring_is_code():
     assert docstring_lines('def f():\n    """only"""\n') == set()
+
+
+@pytest.mark.parametrize("odd", ["\x0c", "\u2028", "\x85", "\x1c"])
+def test_lines_are_those_of_python(odd):
+    """`str.splitlines` ends a line at each of these, Python and its tracebacks at none."""
+    text = f'#{odd}#\n{odd if odd == chr(12) else ""}\ndef f(a):\n    """Doc."""\n    return a\n'
+    window = open_window("f.py", text, 1)
+    assert window.line_numbers == (1, 3, 5)
+    assert window.render(text) == f"@1 #{odd}#\n@2 def f(a):\n@3    return a"
+    assert open_window("f.py", text, 5).line_numbers == (5,)
+    meant = resolve_edit(text, window, CompactEdit(3, "a", "b"))
+    change = change_of("edit", text, window, str(meant))
+    assert not isinstance(change, str)
+    assert change.text == text.replace("return a", "return b")

@@ -89,3 +89,24 @@ async def test_a_line_above_the_window_and_an_empty_line(context):
     assert await call(context, "insert @0 import math") == "@4 import math"
     assert (await call(context, "insert @4")).strip() == "@5"
     assert (context.workspace.read("f.py") or "").startswith("import math\n\ndef f(a):\n")
+
+
+@pytest.mark.asyncio
+async def test_undo_takes_back_a_new_file_not_the_edit_before_it(context):
+    await call(context, "edit b => c @2")
+    edited = context.workspace.read("f.py")
+    assert await call(context, 'write new.py "x = 1"') == "wrote 1 lines to new.py"
+    assert await call(context, "undo") == "undone"
+    assert context.workspace.changes.keys() == {"f.py"}
+    assert context.workspace.read("f.py") == edited
+    await call(context, "undo")
+    assert context.workspace.changes == {}
+
+
+@pytest.mark.asyncio
+async def test_undo_of_a_write_that_failed_takes_back_the_edit_before(context):
+    await call(context, "edit b => c @2")
+    with pytest.raises(NotADirectoryError):
+        await call(context, 'write f.py/below.py "x"')
+    await call(context, "undo")
+    assert context.workspace.read("f.py") == TEXT

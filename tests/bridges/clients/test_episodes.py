@@ -59,6 +59,17 @@ async def test_texts_come_back_as_the_record_has_them(make_server):
 
 
 @pytest.mark.asyncio
+async def test_a_call_that_the_format_cannot_hold_is_an_error_and_the_episode_goes_on(make_server):
+    session = Session(make_server())
+    await session.begin()
+    refused = await session.call("read_file", {"path": float("nan")})  # equal to nothing that is read back
+    assert (refused.error, refused.trajectory) == ("format", None)
+    assert "cannot hold" in refused.text
+    assert "a < b" in (await session.call("read_file", {"path": "m.py"})).text
+    await session.close()
+
+
+@pytest.mark.asyncio
 async def test_mistakes_are_observations_and_limits_end_the_episode(make_server):
     session = Session(make_server("rollout.pipeline.max_turns=3"))
     await session.begin("tiny-1")

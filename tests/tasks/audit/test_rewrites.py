@@ -99,3 +99,32 @@ def test_every_branch_of_a_chain_is_kept(kind: str) -> None:
     names: dict[str, Any] = {}
     exec(rewrite_function(source, 1, (kind,)) or "", names)  # noqa: S102
     assert [names["f"](x) for x in (3, 2, 1)] == ["a", "b", "c"]
+
+
+INNER = [
+    "z = [k for k in xs]\n    return z, k",
+    "def inner():\n        k = 3\n        return k\n    z = inner()\n    return z, k",
+    "z = {k: 1 for k in xs}\n    w = sum(k for k in xs)\n    return z, w, k",
+    "z = [[k for k in (m,)] for m in xs]\n    m = 7\n    return z, k, m",
+    "z = [m + k for k in xs if (m := k)]\n    return z, k, m",
+    "z = [k for k in xs]\n    f = lambda: k\n    return z, f()",
+    "m = 1\n    def inner():\n        m = 2\n        return m\n    return m, inner(), k",
+]
+
+
+@pytest.mark.parametrize("body", INNER)
+def test_names_of_inner_scopes_do_not_rename_globals(body: str) -> None:
+    source = f"k = 'global'\n\n\ndef f(xs):\n    {body}\n"
+    answers: list[object] = []
+    for text in (source, rewrite_function(source, 4, ("rename_locals",)) or ""):
+        names: dict[str, Any] = {}
+        exec(text, names)  # noqa: S102
+        answers.append(names["f"]([1, 2]))
+    assert answers[0] == answers[1]
+
+
+def test_a_form_feed_ends_no_line() -> None:
+    source = "a = 1\n\x0c\ndef f(x):\n    return x + a\n"
+    names: dict[str, Any] = {}
+    exec(rewrite_function(source, 3, ("name_result",)) or "", names)  # noqa: S102
+    assert names["f"](1) == 2

@@ -14,7 +14,7 @@ from repairgym.config.tasks import ImportedConfig
 from repairgym.diffs.make import unified_diff
 from repairgym.errors import DiskFullError, InputError, SandboxContentError, SandboxLostError, TaskError
 from repairgym.grading.decision import channel_findings
-from repairgym.records import TestOutcome, TestResult, TestRun
+from repairgym.records import Task, TestOutcome, TestResult, TestRun
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.tasks.build.validation import TaskLayers, imported_layers
 from repairgym.tasks.imported.build_imported import ImportedBuilder
@@ -163,11 +163,26 @@ async def test_every_record_that_is_not_built_has_a_reason(record: UnbuiltTask, 
     assert "no Python 3.1" in funnel["units"]["b"]["reason"]
     stored = OutcomeFolder(folder).load("a")
     assert stored is not None
-    assert stored.key == outcomes[0].key if outcomes[0].id == "a" else outcomes[1].key
+    (finished,) = (done for done in outcomes if done.id == "a")
+    assert stored == finished
     with pytest.raises(InputError, match="no imported record c"):
         ImportedBuilder(folder, config.model_copy(update={"ids": ("c",)})).chosen()
     with pytest.raises(InputError, match="repos=FOLDER"):
         ImportedBuilder(folder, ImportedConfig())
+
+
+@pytest.mark.asyncio
+async def test_a_task_that_no_longer_certifies_leaves_the_folder_also_as_the_last(
+    record: UnbuiltTask, clones: Path, tmp_path: Path, task: Task
+) -> None:
+    store = TaskStore(tmp_path / "tasks")
+    store.save_unbuilt([record.model_copy(update={"python": "3.1"})])
+    store.save([task.model_copy(update={"id": record.id, "source": "imported"})], {}, {})
+    config = ImportedConfig(repos=str(clones), num_workers=1)
+    (outcome,) = await ImportedBuilder(store.folder, config, LayerStore(tmp_path / "layers")).build()
+    assert (outcome.stage, outcome.is_certified) == ("interpreter", False)
+    assert store.load_certified() == ()
+    assert [left.id for left in store.iter_left_unbuilt()] == [record.id]
 
 
 class FailingStore(LayerStore):

@@ -104,8 +104,9 @@ def test_a_log_is_that_of_the_test_command_over_the_files() -> None:
     assert log_runner("pytest", "pytest -rA", ()) is None
 
 
-def test_cut_ids_stand_for_every_test_that_begins_with_them(tree: Path) -> None:
-    known = ("a.py::test_x[1 2]", "a.py::test_x[1 3]", "a.py::test_x[2]", "a.py::test_y")
+def test_cut_ids_stand_for_every_test_that_begins_with_them_and_a_blank(tree: Path) -> None:
+    known = ("a.py::test_x[1 2]", "a.py::test_x[1 3]", "a.py::test_x[2]", "a.py::test_y", "a.py::test_x[12]",
+             "a.py::test_x[1]", "a.py::test_x[1-b]")  # fmt: skip
     names = ("a.py::test_x[1", "a.py::test_x[2]", "a.py::test_y", "a.py::test_z", "a.py")
     matches = match_ids("pytest", names, known, tree)
     assert matches["a.py::test_x[1"] == known[:2]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import tomllib
+from difflib import SequenceMatcher
 
 import pytest
 
@@ -86,7 +87,10 @@ def test_edits_differ_touch_one_entry_and_are_the_same_each_time() -> None:
     assert len({edit.text for edit in edits}) == len(edits)
     before = PYPROJECT.splitlines()
     for edit in edits:
-        changed = [line for line in edit.text.splitlines() if line not in before]
-        assert len(changed) <= 1, edit.recipe
+        codes = SequenceMatcher(None, before, edit.text.splitlines(), autojunk=False).get_opcodes()
+        places = [code[1:] for code in codes if code[0] != "equal"]
+        assert len(places) == 1, f"{edit.recipe}: changes in several places"
+        ((first, end, first_new, end_new),) = places
+        assert max(end - first, end_new - first_new) == 1, f"{edit.recipe}: more than one line"
         if edit.operator != "broken_syntax":
             tomllib.loads(edit.text)

@@ -41,8 +41,8 @@ class UndoStep:
     """Record of an edit, to take it back."""
 
     path: str
-    text: str
-    """Of the whole file before the edit."""
+    text: str | None
+    """Of the whole file before the edit; None: there was none."""
     window: Window | None = None
     """Before the edit."""
     window_after: Window | None = None

@@ -20,6 +20,7 @@ from repairgym.agent.tools.base import (
     tool_error,
 )
 from repairgym.agent.tools.window_edits import USAGES, change_of
+from repairgym.diffs.lines import source_lines
 from repairgym.records import Record
 
 NO_WINDOW = "no file is open; use view PATH"
@@ -89,7 +90,10 @@ class UndoTool(Tool[NoArguments]):
         if is_same_file and step.window != step.window_after:
             # Lines moved: the labels are again those of the window in which the edit was made.
             context.window = step.window
-        await context.workspace.write(step.path, step.text)
+        if step.text is None:
+            await context.workspace.remove(step.path)
+        else:
+            await context.workspace.write(step.path, step.text)
         return Observation(text=UNDONE)
 
 
@@ -112,10 +116,9 @@ class WriteTool(Tool[TextArguments]):
         if pure.is_absolute() or ".." in pure.parts:
             return tool_error(f"{path} is outside the repository")
         before = context.workspace.read(path)
-        if before is not None:
-            context.undo_stack.append(UndoStep(path, before))
         await context.workspace.write(path, text)
-        return Observation(text=f"wrote {len(text.splitlines())} lines to {path}")
+        context.undo_stack.append(UndoStep(path, before))
+        return Observation(text=f"wrote {len(source_lines(text))} lines to {path}")
 
 
 class WriteFileArguments(Record):
@@ -144,4 +147,4 @@ class WriteFileTool(Tool[WriteFileArguments]):
         """Write one file inside of the repository."""
         path = arguments.path.removeprefix("./")
         await context.workspace.write(path, arguments.content)
-        return Observation(text=f"wrote {len(arguments.content.splitlines())} lines to {path}")
+        return Observation(text=f"wrote {len(source_lines(arguments.content))} lines to {path}")

@@ -30,9 +30,9 @@ REVIEW = "File updated. Look at the lines below: is the indentation right, is no
 _OVERLAP = 2
 """Lines that two windows share after scrolling."""
 _MAX_HITS = 100
-_HEREDOC = re.compile(
-    r"(?P<head>[^\n]*?)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)[ \t]*\n(?P<rest>.*)", re.DOTALL
-)
+_HEREDOC = re.compile(r"<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)[ \t]*\n(?P<rest>.*)", re.DOTALL)
+_BEFORE_HEREDOC = re.compile(r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^'"\\<\n]|<(?!<))*""", re.DOTALL)
+"""Quoted text and what is no ``<<``, within the first line."""
 _RANGE = re.compile(r"(\d{1,9})(?::(\d{1,9}))?")
 
 
@@ -169,7 +169,7 @@ class EditRangeTool(EditorTool[EditArguments]):
     )
 
     def read(self, text: str) -> EditArguments:
-        """Read options and range as words; the text as the last word or as a heredoc."""
+        """Read options and, behind them, the range as words; the text as the last word or as a heredoc."""
         head, body = split_heredoc(text)
         words = split_words(head)
         file = take_option(words, "--file")
@@ -293,7 +293,9 @@ def shown_path(path: str) -> str:
 
 def split_heredoc(text: str) -> tuple[str, str | None]:
     """Return the text before a heredoc, and its body or None; `UsageError` if it does not end, or not at the end."""
-    match = _HEREDOC.match(text)
+    before = _BEFORE_HEREDOC.match(text)
+    head = before[0] if before else ""
+    match = _HEREDOC.match(text, len(head))
     if match is None:
         return text, None
     end = match["end"]
@@ -303,23 +305,25 @@ def split_heredoc(text: str) -> tuple[str, str | None]:
     index = lines.index(end)
     if any(line.strip() for line in lines[index + 1 :]):
         raise UsageError(f"something follows the line {end}; a command block has one command")
-    return match["head"], "".join(f"{line}\n" for line in lines[:index])
+    return head, "".join(f"{line}\n" for line in lines[:index])
 
 
 def take_option(words: list[str], name: str) -> str | None:
-    """Take ``name VALUE`` or ``name=VALUE`` out of ``words``; `UsageError` for another option or one without value."""
+    """Take ``name VALUE`` or ``name=VALUE`` from the start of ``words``; what stands behind other words is no option.
+
+    Raises:
+        UsageError: it is another option, one without a value, or given twice.
+    """
     value = None
-    for index, word in enumerate(words):
-        if not word.startswith("--"):
-            continue
-        key, separator, given = word.partition("=")
+    while words and words[0].startswith("--"):
+        key, separator, given = words.pop(0).partition("=")
         if key != name:
             raise UsageError(f"there is no option {key}")
-        if not separator and index + 1 == len(words):
+        if value is not None:
+            raise UsageError(f"{name} is given twice")
+        if not separator and not words:
             raise UsageError(f"{name} needs a value")
-        value = given if separator else words[index + 1]
-        del words[index : index + (1 if separator else 2)]
-        break
+        value = given if separator else words.pop(0)
     return value
 
 

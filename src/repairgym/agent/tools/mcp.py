@@ -51,7 +51,7 @@ class McpTool(Tool[AnyArguments]):
     def __init__(self, services: ToolServices, server: McpServerConfig, listed: ListedTool) -> None:
         super().__init__(services)
         self.name = f"{server.name}_{listed.name}"
-        words = " ".join(str(name).upper() for name in listed.schema.get("properties", {}))
+        words = " ".join(str(name).upper() for name in listed.schema.get("properties") or {})
         description = " ".join(listed.description.split())
         self.usage = f"{self.name} {words}".rstrip() + f" - {description or 'no description'}"
         self._server = server
@@ -62,9 +62,9 @@ class McpTool(Tool[AnyArguments]):
         return dict(self._listed.schema)
 
     def is_text(self, name: str) -> bool:
-        """Return True for an argument that the schema calls a string."""
-        described = self._listed.schema.get("properties", {}).get(name, {})
-        return bool(described.get("type") == "string")
+        """Return True for an argument that can be a string, as in ``Optional[str]``: its text is the value."""
+        schema = self._listed.schema
+        return takes_text((schema.get("properties") or {}).get(name), schema)
 
     def read(self, text: str) -> AnyArguments:
         """Read a JSON object, or words in the order of the schema's properties."""
@@ -73,14 +73,14 @@ class McpTool(Tool[AnyArguments]):
                 return self.check(json.loads(text))
             except (ValueError, RecursionError) as error:
                 raise UsageError(f"the arguments are no JSON: {error}") from None
-        names, words = list(self._listed.schema.get("properties", {})), split_words(text)
+        names, words = list(self._listed.schema.get("properties") or {}), split_words(text)
         if len(words) > len(names):
             raise UsageError(f"got {len(words)} arguments, expected at most {len(names)}")
         return self.check(dict(zip(names, words, strict=False)))
 
     def check(self, values: Mapping[str, Any]) -> AnyArguments:
         """Check that the required arguments are there; the server checks the rest."""
-        if missing := [name for name in self._listed.schema.get("required", ()) if name not in values]:
+        if missing := [name for name in self._listed.schema.get("required") or () if name not in values]:
             raise UsageError(f"{missing[0]}: field required")
         return AnyArguments.model_validate(dict(values))
 
@@ -98,6 +98,21 @@ class McpTool(Tool[AnyArguments]):
         if answer is None:
             return _too_late(self._server)
         return tool_error(answer["text"]) if answer["is_error"] else Observation(text=answer["text"])
+
+
+def takes_text(part: Any, schema: Mapping[str, Any], depth: int = 8) -> bool:
+    """Return True when ``part`` of the JSON schema ``schema`` takes a string; one that takes anything does not."""
+    if not isinstance(part, Mapping) or not depth:
+        return False
+    target: Any = schema if isinstance(part.get("$ref"), str) else None
+    for key in str(part.get("$ref", "")).split("/")[1:]:
+        target = target.get(key) if isinstance(target, Mapping) else None
+    kinds = part.get("type")
+    values = [*(part.get("enum") or ()), *([part["const"]] if "const" in part else ())]
+    options = [option for name in ("anyOf", "oneOf", "allOf") for option in part.get(name) or ()]
+    is_string = kinds == "string" or (isinstance(kinds, list) and "string" in kinds)
+    is_named = kinds is None and any(isinstance(value, str) for value in values)
+    return is_string or is_named or any(takes_text(option, schema, depth - 1) for option in (target, *options))
 
 
 def _too_late(server: McpServerConfig) -> Observation:

@@ -13,6 +13,7 @@ from pydantic import Field, PositiveInt
 from repairgym.agent.tools.base import Observation, TextArguments, Tool, ToolContext, tool_error
 from repairgym.agent.tools.edit import NO_WINDOW
 from repairgym.agent.tools.window import open_window
+from repairgym.diffs.lines import source_lines
 from repairgym.records import Record
 
 MAX_CHARS = 30_000
@@ -43,7 +44,7 @@ class ViewTool(Tool[TextArguments]):
             return tool_error(f"{path} cannot be read; search TEXT lists places")
         window = open_window(path, text, line)
         if not window.line_numbers:
-            return tool_error(f"{path} has no line {line}; it ends at {len(text.splitlines())}")
+            return tool_error(f"{path} has no line {line}; it ends at {len(source_lines(text))}")
         context.window = window
         return Observation(text=f"{path}:{window.line_numbers[0]}\n{window.render(text)}")
 
@@ -68,7 +69,7 @@ class ReadFileTool(Tool[ReadFileArguments]):
         text = context.workspace.read(path)
         if text is None:
             return tool_error(f"{path} cannot be read; find_files lists the files")
-        lines = text.splitlines(keepends=True)
+        lines = source_lines(text, keepends=True)
         if arguments.first_line > max(1, len(lines)):
             return tool_error(f"{path} has {len(lines)} lines, first_line is {arguments.first_line}")
         shown = "".join(lines[arguments.first_line - 1 : arguments.last_line])
@@ -151,7 +152,7 @@ def _lines_with(context: ToolContext, wanted: str, paths: Sequence[str]) -> list
     return [
         (path, number, line.strip())
         for path in paths
-        for number, line in enumerate((context.workspace.read(path) or "").splitlines(), 1)
+        for number, line in enumerate(source_lines(context.workspace.read(path) or ""), 1)
         if wanted in line
     ]
 

@@ -2,7 +2,8 @@
 
 Reads the text of a file; makes rows. The labels ``@1``, ``@2``, ... count the visible lines of a `Window`, so that a
 label is one token and an edit points at a line without copying its number from a long file; label k means the same line
-of text until the next window is opened: an inserted line takes the next free label, a deleted one leaves a gap. A
+of text until the next window is opened: an inserted line takes the next free label, a deleted one leaves a gap. Lines
+are those that Python and its tracebacks count (`source_lines`). A
 `FileView` (paper B, appendix E) shows file lines behind their numbers; its lines end at line feeds only, and it is
 never beyond the file.
 """
@@ -11,6 +12,7 @@ import ast
 from dataclasses import dataclass
 from functools import lru_cache
 
+from repairgym.diffs.lines import source_lines
 from repairgym.tasks.mutation.operators import docstring_of
 
 MAX_LINES = 40
@@ -48,7 +50,7 @@ class Window:
 
     def render(self, text: str) -> str:
         """Return the visible lines of ``text`` in the file's order, one per row, each behind its label."""
-        lines = text.splitlines()
+        lines = source_lines(text)
         shown = sorted((number, label) for label, number in self.labels() if number <= len(lines))
         return "\n".join(render_line(label, lines[number - 1]) for number, label in shown)
 
@@ -63,7 +65,7 @@ def open_window(path: str, text: str, first_line: int, last_line: int | None = N
 
     A folded line keeps its place in the file, but takes no label. A file that does not parse keeps its docstrings.
     """
-    lines = text.splitlines()
+    lines = source_lines(text)
     last = min(len(lines), last_line if last_line is not None else len(lines))
     folded = docstring_lines(text)
     visible = [n for n in range(max(1, first_line), last + 1) if n not in folded and lines[n - 1].strip()]

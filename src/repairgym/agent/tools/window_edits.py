@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from repairgym.agent.tools.window import Window, render_line
+from repairgym.diffs.lines import source_lines
 
 _TOKEN = re.compile(
     r"[A-Za-z_]\w*|\d+(?:\.\d+)?|\*\*=|//=|>>=|<<=|->|:=|\*\*|//|<<|>>|<=|>=|==|!=|[-+*/%&|^@]=|\s+|.", re.DOTALL
@@ -99,7 +100,7 @@ def resolve_edit(text: str, window: Window, edit: CompactEdit) -> CompactEdit | 
     """Return the edit with the right label (the only one with OLD if it was wrong), or a sentence that corrects it."""
     if window.line_number(edit.label) is None:
         return no_such_line(edit.label, window)
-    lines = text.splitlines()
+    lines = source_lines(text)
     labels = [label for label, number in window.labels() if find_occurrences(lines[number - 1], edit.old)]
     if not labels:
         return f"{edit.old} is not in the window"
@@ -148,7 +149,7 @@ def _edited(text: str, window: Window, argument: str) -> Change | str:
     meant = resolve_edit(text, window, edit)
     if isinstance(meant, str):
         return meant
-    new_line = replace_on_line(text.splitlines(keepends=True)[window.line_numbers[meant.label - 1] - 1], meant)
+    new_line = replace_on_line(source_lines(text, keepends=True)[window.line_numbers[meant.label - 1] - 1], meant)
     assert new_line is not None
     return _replaced(text, window, meant.label, new_line)
 
@@ -160,12 +161,12 @@ def _rewritten(text: str, window: Window, argument: str) -> Change | str:
     number = window.line_number(edit.label)
     if number is None:
         return no_such_line(edit.label, window)
-    ending = "\n" if text.splitlines(keepends=True)[number - 1].endswith("\n") else ""
+    ending = "\n" if source_lines(text, keepends=True)[number - 1].endswith("\n") else ""
     return _replaced(text, window, edit.label, edit.text.rstrip() + ending)
 
 
 def _replaced(text: str, window: Window, label: int, new_line: str) -> Change:
-    lines = text.splitlines(keepends=True)
+    lines = source_lines(text, keepends=True)
     lines[window.line_numbers[label - 1] - 1] = new_line
     return Change("".join(lines), window, render_line(label, new_line.rstrip("\n")))
 
@@ -178,7 +179,7 @@ def _inserted(text: str, window: Window, argument: str) -> Change | str:
     above = window.line_number(edit.label) if above is None else above
     if above is None:
         return no_such_line(edit.label, window)
-    lines = text.splitlines(keepends=True)
+    lines = source_lines(text, keepends=True)
     if above and not lines[above - 1].endswith("\n"):
         lines[above - 1] += "\n"
     lines.insert(above, edit.text.rstrip() + "\n")
@@ -193,7 +194,7 @@ def _deleted(text: str, window: Window, argument: str) -> Change | str:
     number = window.line_number(edit.label)
     if number is None:
         return no_such_line(edit.label, window)
-    lines = text.splitlines(keepends=True)
+    lines = source_lines(text, keepends=True)
     del lines[number - 1]
     return Change("".join(lines), window.after_deletion(number), f"deleted @{edit.label}")
 

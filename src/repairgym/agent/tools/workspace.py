@@ -1,13 +1,15 @@
 """The files of one episode, as the agent sees them, with a sandbox that starts only when something must run.
 
-Reads the pinned tree and the task's `base_files`; keeps the agent's changes. Guarantees: `read` returns
-the content of the sandbox once `refresh` was awaited after the last command: changes made before the sandbox starts are
-written into it, later ones are written through, and changes of commands are read back. Episodes that never run anything
-cost no sandbox. Files that commands make and that are no UTF-8 text, or hold a NUL, are in no change.
+Reads the pinned tree and the task's `base_files`; keeps the agent's changes. Guarantees: however a path is written
+(`real_path`), it is one file with one change, and the pinned text of a file of `base_files` is never read. `read`
+returns the content of the sandbox once `refresh` was awaited after the last command: changes made before the sandbox
+starts are written into it, later ones are written through, and changes of commands are read back. Episodes that never
+run anything cost no sandbox. Files that commands make and that are no UTF-8 text, or hold a NUL, are in no change.
 """
 
 import asyncio
 import hashlib
+import os
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
@@ -55,6 +57,7 @@ class Workspace:
         """
         self._tree = tree
         self._base_files = base_files
+        self._base = _placed(tree, base_files)
         self._create_sandbox = create_sandbox
         self._prepare = prepare
         self._fork_sandbox = fork_sandbox
@@ -73,16 +76,22 @@ class Workspace:
 
     def read(self, path: str) -> str | None:
         """Return the text of a file; None when it is absent, binary, or outside the repository."""
-        return self.changes[path] if path in self.changes else self.base_text(path)
+        real = self._real(path)
+        if real is None:
+            return None
+        return self.changes[real] if real in self.changes else self.base_text(real)
 
     def base_text(self, path: str) -> str | None:
         """Return the text of a file before the agent changed it; None as for `read`."""
-        return base_text(self._tree, self._base_files, path)
+        return _base_text(self._tree, self._base, path)
 
     def paths(self, pattern: str = "*.py") -> list[str]:
         """Return the files of the repository whose names match ``pattern``, sorted, as the agent sees them."""
-        paths = {str(p.relative_to(self._tree)) for p in self._tree.rglob(pattern) if p.is_file()}
-        layers = (self._base_files, self.changes)
+        files = [p for p in self._tree.rglob(pattern) if p.is_file()]
+        links = {str(p.relative_to(self._tree)) for p in files if p.is_symlink()}
+        paths = {str(p.relative_to(self._tree)) for p in files}
+        paths -= {link for link in links if not self._leads_to_file(link)}
+        layers = (self._base, self.changes)
         for layer in layers:
             paths |= {path for path, text in layer.items() if text is not None and PurePosixPath(path).match(pattern)}
             paths -= {path for path, text in layer.items() if text is None}
@@ -94,12 +103,19 @@ class Workspace:
         Raises:
             OSError: the path leads out of the repository, a parent folder is a file, or there is a folder.
         """
-        self._check_writable(path)
+        real = self._writable(path)
         if not is_encodable(text):
             raise PermissionError(f"the text for {path} holds half a character, which no file can hold")
         if self._sandbox is not None or self._snapshot is not None:
-            await (await self.sandbox()).write_file(path, text.encode("utf-8", "surrogateescape"))
-        self._record(path, text)
+            await (await self.sandbox()).write_file(real, text.encode("utf-8", "surrogateescape"))
+        self._record(real, text)
+
+    async def remove(self, path: str) -> None:
+        """Delete a file; `OSError` as for `write`."""
+        real = self._writable(path)
+        if self._sandbox is not None or self._snapshot is not None:
+            await (await self.sandbox()).exec(("rm", "-f", "--", real), timeout_s=10.0)
+        self._record(real, None)
 
     async def run_command(self, command: str, *, timeout_s: float) -> ExecResult:
         """Run bash in the episode's shell; `refresh` before the next `read`."""
@@ -247,35 +263,77 @@ class Workspace:
         with suppress(UnicodeDecodeError):
             self._record(path, None if content is None else content.decode())
 
-    def _check_writable(self, path: str) -> None:
-        if not can_be_path(path):
+    def _writable(self, path: str) -> str:
+        """Return the real path of a file that can be written; `OSError` as for `write`."""
+        real = self._real(path)
+        if real is None:
             raise PermissionError(f"{path} is outside the repository")
-        for parent in PurePosixPath(path).parents:
+        for parent in PurePosixPath(real).parents:
             if str(parent) != "." and self.read(str(parent)) is not None:
                 raise NotADirectoryError(f"{parent} is a file")
-        if (self._tree / path).is_dir():
+        if (self._tree / real).is_dir():
             raise IsADirectoryError(f"{path} is a folder")
+        return real
+
+    def _real(self, path: str) -> str | None:
+        return real_path(self._tree, path, self.changes, self._base)
+
+    def _leads_to_file(self, link: str) -> bool:
+        """Return False for a link of the tree whose file is absent here, or outside."""
+        real = self._real(link)
+        known = [layer[real] for layer in (self.changes, self._base) if real is not None and real in layer]
+        return real is not None and (not known or known[0] is not None)
+
+
+def real_path(tree: Path, path: str, *layers: Files) -> str | None:
+    """Return the one path of the file that ``path`` means in ``tree`` with ``layers`` over it; None: outside.
+
+    Links of the tree are followed, as commands in a sandbox follow them; a path of a layer is no link any more.
+    """
+    if not can_be_path(path):
+        return None
+    plain = PurePosixPath(path).as_posix()
+    if any(plain in layer for layer in layers):
+        return plain
+    root = os.path.realpath(tree)
+    real = os.path.realpath(os.path.join(root, plain))
+    is_below = real.startswith(f"{root}/") and not os.path.islink(real)  # a link in a circle leads nowhere
+    return real.removeprefix(f"{root}/") if is_below else None
 
 
 def base_text(tree: Path, base_files: Files, path: str) -> str | None:
     """Return the text of a file of ``tree`` with ``base_files`` over it; None: absent, binary, or outside."""
-    if path in base_files:
-        return base_files[path]
-    content = base_content(tree, base_files, path)
-    try:
-        return None if content is None else content.decode()
-    except UnicodeDecodeError:
-        return None
+    return _base_text(tree, _placed(tree, base_files), path)
 
 
 def base_content(tree: Path, base_files: Files, path: str) -> bytes | None:
     """Return a file of ``tree`` with ``base_files`` over it; None: absent, or outside."""
-    if path in base_files:
-        text = base_files[path]
-        return None if text is None else text.encode()
-    if not can_be_path(path):
+    return _base_content(tree, _placed(tree, base_files), path)
+
+
+def _placed(tree: Path, files: Files) -> Files:
+    """Return ``files`` by the paths at which a sandbox puts them: links to their folders are followed."""
+    folders = {folder: real_path(tree, folder) or folder for folder in {os.path.dirname(path) for path in files}}
+    return {os.path.join(folders[os.path.dirname(path)], os.path.basename(path)): files[path] for path in files}
+
+
+def _base_content(tree: Path, base: Files, path: str) -> bytes | None:
+    real = real_path(tree, path, base)
+    if real is None:
         return None
-    target = (tree / path).resolve()
-    if not target.is_relative_to(tree.resolve()) or not target.is_file():
+    if real in base:
+        text = base[real]
+        return None if text is None else text.encode("utf-8", "surrogateescape")
+    target = tree / real
+    return target.read_bytes() if target.is_file() else None
+
+
+def _base_text(tree: Path, base: Files, path: str) -> str | None:
+    real = real_path(tree, path, base)
+    if real in base:
+        return base[real]
+    content = _base_content(tree, base, path)
+    try:
+        return None if content is None else content.decode()
+    except UnicodeDecodeError:
         return None
-    return target.read_bytes()

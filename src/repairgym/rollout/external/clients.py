@@ -75,7 +75,10 @@ class ClientEpisode:
         async with self._turn:
             if self._running is None or self._running.done():
                 raise InputError(f"the episode of {self.task.id} has ended; begin another one")
-            self._policy.send(tool, arguments)
+            try:
+                self._policy.send(tool, arguments)
+            except InputError as error:  # the episode continues: another call may do
+                return Observed(f"error: {error}", "format", None)
             return await self._answer()
 
     async def _answer(self) -> Observed:

@@ -33,7 +33,7 @@ from repairgym.tasks.build.concurrency import ordered_map
 from repairgym.tasks.build.validation import graded_files, run_fresh, task_layers, task_request
 from repairgym.tasks.layers.store import LayerStore
 
-AUDIT_FORMAT = 1
+AUDIT_FORMAT = 2
 _START_FACTOR = 3.0
 """Ratio of the bound on the start of a run to what the longest start of the suite took."""
 NUM_FIRST_TESTS = 10

@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import cast
 
+from repairgym.diffs.lines import source_lines
+
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 Block = list[ast.stmt]
 _SCOPE_READERS = frozenset({"locals", "vars", "eval", "exec", "dir", "globals", "super", "__class__"})
 """Names that see the frame they are in."""
 _ENDINGS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _NEGATED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.IsNot: ast.Is, ast.NotIn: ast.In}
 
 
@@ -56,7 +59,7 @@ def _functions(source: str) -> dict[int, FunctionNode]:
 
 def _spliced(source: str, node: FunctionNode) -> str | None:
     """Put the text of ``node`` in the place of the function it was read from; None when it cannot be written."""
-    lines = source.splitlines(keepends=True)
+    lines = source_lines(source, keepends=True)
     depth, rest = divmod(node.col_offset, 4)
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 1
     wrapped: ast.stmt = node
@@ -158,7 +161,7 @@ def _rename_locals(function: FunctionNode) -> bool:
     inside = [n for statement in function.body for n in ast.walk(statement)]
     if _SCOPE_READERS & _names(function) or any(isinstance(n, ast.ClassDef) for n in inside):
         return False
-    stored = {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    stored = _own_stores(function)
     fixed = _odd_names(function) | {n.arg for n in ast.walk(function) if isinstance(n, ast.arg)}
     outside = {n.id for part in (function.args, *function.decorator_list) for n in ast.walk(part)
                if isinstance(n, ast.Name)}  # fmt: skip
@@ -167,6 +170,25 @@ def _rename_locals(function: FunctionNode) -> bool:
         if isinstance(node, ast.Name) and node.id in new:
             node.id = new[node.id]
     return bool(new)
+
+
+def _own_stores(function: FunctionNode) -> set[str]:
+    """Return the names that are variables of the frame of ``function``, so that no reading of one means a global.
+
+    Variables of an inner function or a comprehension are of that frame alone; ``:=`` in a comprehension is of this one.
+    """
+    stored: set[str] = set()
+    pending: list[tuple[ast.AST, bool]] = [(statement, True) for statement in function.body]
+    while pending:
+        node, is_own = pending.pop()
+        if isinstance(node, ast.NamedExpr):
+            stored.add(node.target.id)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and is_own:
+            stored.add(node.id)
+        if not isinstance(node, _SCOPES):
+            is_inside = is_own and not isinstance(node, _COMPREHENSIONS)
+            pending += [(child, is_inside) for child in ast.iter_child_nodes(node)]
+    return stored
 
 
 def _swap_branches(function: FunctionNode) -> bool:

@@ -43,14 +43,19 @@ def read_folder(folder: Path) -> Fields:
     """Read the files of a task folder."""
     fields: Fields = {}
     try:
-        for place, _, names in os.walk(folder):
-            for path in (Path(place, name) for name in sorted(names)):
+        for place, folders, names in os.walk(folder, onerror=_raise):
+            for path in (Path(place, name) for name in sorted((*folders, *names))):
                 if path.is_symlink():
                     raise RecordError(f"{path.relative_to(folder)} is a link; replace it by the file")
+            for path in (Path(place, name) for name in sorted(names)):
                 fields[path.relative_to(folder).as_posix()] = _read_file(path)
     except OSError as error:
         raise RecordError(f"{error.filename} cannot be read: {error.strerror}") from error
     return dict(sorted(fields.items()))
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _read_file(path: Path) -> Any:
@@ -131,15 +136,22 @@ PYTEST = "python -m pytest -q -rA -p no:cacheprovider"
 
 
 def restore_lines(task: UnbuiltTask) -> str:
-    """Restore the test files of the base commit, and remove those that the patch of tests adds."""
+    """Restore the test files of the base commit, and remove those that it does not have.
+
+    An image whose history was squashed lacks the commit. Its first one is taken then: an agent can add others.
+    """
     try:
         patched = changed_paths(task.test_patch)
     except PatchError as error:
         raise RecordError(f"a container needs a readable patch of tests: {error}") from error
     names = (name.partition("::")[0] for name in task.fail_to_pass + task.pass_to_pass if "::" in name)
     paths = " ".join(map(shlex.quote, sorted({*patched, *names})))
-    commit = shlex.quote(task.base_commit or "HEAD")
-    loop = f'for path in {paths}; do\n  git checkout -q {commit} -- "$path" 2>/dev/null || rm -f "$path"\ndone\n'
+    loop = f"""base={shlex.quote(task.base_commit or "HEAD")}
+git cat-file -e "$base^{{commit}}" 2>/dev/null || base=$(git rev-list --max-parents=0 HEAD | tail -n 1)
+for path in {paths}; do
+  if git cat-file -e "$base:$path" 2>/dev/null; then git checkout -q "$base" -- "$path"; else rm -f "$path"; fi
+done
+"""
     return f"cd {WORK_FOLDER}\n{loop if paths else ''}"
 
 

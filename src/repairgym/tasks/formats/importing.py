@@ -110,7 +110,7 @@ def pinned_files(task: UnbuiltTask, read: Callable[[list[str]], dict[str, str | 
     files = read(sorted({file.old_path for file in changed if file.old_path}))
     files |= apply_patch(task.bug_patch, files.get)
     # Files that a patch adds are absent from the agent's base.
-    base = {**{file.path: None for file in changed if file.old_path is None}, **files}
+    base = {**{file.path: None for file in changed if file.old_path is None or file.can_be_new}, **files}
     return {
         "base_files": dict(sorted(base.items())),
         "gold_files": dict(sorted(apply_patch(task.gold_patch, base.get).items())),

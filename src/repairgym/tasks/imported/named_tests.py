@@ -80,10 +80,16 @@ def match_ids(
     return {name: tuple(spelled.get(name) or described.get(name) or ()) for name in official}
 
 
+def is_cut(name: str) -> bool:
+    """Return True for an id of pytest that ends inside of its parameters."""
+    return "[" in name and not name.endswith("]")
+
+
 def _match_node_ids(official: Iterable[str], known: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Match ids of pytest.
 
-    Data sets cut ids at a blank inside of a parameter: such an id stands for every test that begins with it.
+    Data sets cut ids at a blank inside of a parameter: such an id stands for every test that begins with it and a
+    blank.
     """
     names = list(known)
     same = set(names)
@@ -92,9 +98,8 @@ def _match_node_ids(official: Iterable[str], known: Iterable[str]) -> dict[str, 
         by_function.setdefault(function_id(name), []).append(name)
     matches = {}
     for name in official:
-        is_cut = "[" in name and not name.endswith("]")
-        near = by_function.get(function_id(name), []) if is_cut else []
-        matches[name] = (name,) if name in same and "::" in name else tuple(n for n in near if n.startswith(name))
+        near = by_function.get(function_id(name), []) if is_cut(name) else []
+        matches[name] = (name,) if name in same and "::" in name else tuple(n for n in near if n.startswith(f"{name} "))
     return matches
 
 

@@ -101,6 +101,8 @@ QUICK = ("replaces assert", "replaces built-ins", "writes records")
 async def test_no_attack_makes_a_failing_test_pass_unseen(backend: SandboxBackend, tmp_path: Path, attack: str) -> None:
     done = await run(backend, tmp_path, f"{ATTACKS[attack]}\nmodule.exports = 2;\n")
     is_passed = done.passes(IDS)
+    assert done.is_finished
+    assert attack.startswith("leaves") or {done.outcome(name) for name in IDS} != {TestOutcome.MISSING}, "nothing ran"
     assert not is_passed or done.num_forged_records or done.reached_for, done
 
 

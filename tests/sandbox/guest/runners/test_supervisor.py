@@ -263,14 +263,19 @@ def claim(record, write):
 }
 CLAIMING = """import gc
 
+passing_by = []
+
 def value():
     return "wrong"
 
 def look(text):
-    return []
+    return [] if passing_by else ["no record came by, so that nothing is tried here"]
 
 def turned(write):
-    return lambda record: claim(record, write) if record.get("outcome") == "failed" else write(record)
+    def told(record):
+        passing_by.append(record)
+        claim(record, write) if record.get("outcome") == "failed" else write(record)
+    return told
 
 for part in gc.get_objects():
     if type(part).__name__ == "Recorder":
@@ -281,7 +286,7 @@ for part in gc.get_objects():
 @pytest.mark.parametrize("how", CLAIMS)
 async def test_a_pass_is_claimed_in_no_other_way(run, how):
     got = await run(CLAIMS[how] + CLAIMING)
-    assert got.outcome(FIRST) is TestOutcome.PASSED
+    assert got.outcome(FIRST) is TestOutcome.PASSED, "the attack did not reach the records"
     assert got.num_forged_records or got.outcome(LATE) is not TestOutcome.PASSED, got
 
 

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from repairgym.tasks.audit.foreign.file_reading import named_paths, read_tests, read_visible
-from repairgym.tasks.audit.foreign.harbor_folder import Copy, HarborFolder, Run, find_folders, read_harbor_folder
+from repairgym.tasks.audit.foreign.harbor_folder import (
+    Copy,
+    HarborFolder,
+    Run,
+    find_folders,
+    missing_image,
+    read_harbor_folder,
+)
 from repairgym.tasks.audit.foreign.rewards import Reward, read_reward
 from repairgym.tasks.audit.foreign.shell_reading import read_scripts
 
@@ -118,6 +125,43 @@ RUN --mount=type=cache,target=/x mkdir -p \\
     run = image.steps[-1]
     assert isinstance(run, Run)
     assert (run.command.split(), run.folder) == (["mkdir", "-p", "out", "&&", "echo", "$HOME"], "/srv")
+
+
+@pytest.mark.parametrize(
+    ("lines", "copied"),
+    [
+        ("WORKDIR /app\nCOPY main.py /app", ["/app/main.py"]),
+        ("WORKDIR /app/deep\nWORKDIR /\nCOPY main.py /app", ["/app/main.py"]),
+        ("COPY data /app\nCOPY main.py /app", ["/app/main.py", "/app/x"]),
+        ("RUN mkdir -p /a /app && ls\nCOPY main.py /app", ["/app/main.py"]),
+        ("COPY main.py /usr/local/bin", ["/usr/local/bin/main.py"]),
+        ("COPY main.py /", ["/main.py"]),
+        ("COPY main.py /app", ["/app"]),
+        ("WORKDIR /app\nCOPY main.py run", ["/app/run"]),
+        ("FROM debian:12 AS a\nWORKDIR /app\nFROM debian:12\nCOPY main.py /app", ["/app"]),
+    ],
+)
+def test_a_file_goes_into_a_folder_that_is_there(lines: str, copied: list[str], tmp_path: Path) -> None:
+    files = {"environment__main_py": "m", "environment__data__x": "x"}
+    folder = make(tmp_path, environment__Dockerfile=f"FROM python:3.11\n{lines}\n", **files)
+    assert sorted(folder.image.copied) == copied
+
+
+@pytest.mark.parametrize(
+    ("lines", "start"),
+    [
+        ("COPY <<EOF /app/conf\nCOPY gone.txt /x\nEOF", "COPY <<EOF /app/conf"),
+        ("RUN <<'END'\napt-get update\nCOPY gone.txt /x\nEND", "RUN <<'END'"),
+        ("RUN python - <<-E && cat <<F >x\nRUN a\nE\nCOPY gone.txt /x\nF", "RUN python - <<-E && cat <<F >x"),
+        ('RUN echo "1 <<n" $((1<<2)) && cat <<<x', ""),
+        ("FROM debian:12 AS a\nRUN <<E\nls\nE\nFROM debian:12", ""),
+    ],
+)
+def test_here_documents_are_named_and_hide_nothing_else(lines: str, start: str, tmp_path: Path) -> None:
+    text = f"FROM python:3.11\n{lines}\nCOPY main.py /y\n"
+    folder = make(tmp_path, environment__Dockerfile=text, environment__main_py="m")
+    assert (folder.image.heredoc, folder.image.missing, list(folder.image.copied)) == (start, [], ["/y"])
+    assert missing_image(folder) == (f"what the here-document of `{start}` makes" if start else "")
 
 
 def test_what_docker_ignores_is_not_in_the_image(tmp_path: Path) -> None:

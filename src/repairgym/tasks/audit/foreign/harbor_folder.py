@@ -1,8 +1,8 @@
 """Harbor task folders as an audit reads them: scripts, settings and the simple part of a Dockerfile.
 
 Reads a folder. Makes a `HarborFolder` with an `ImagePlan`, the steps that make the agent's starting state. Instructions
-without an effect on files (CMD, LABEL, ...) are ignored; nothing is executed here. InputError for a folder that is no
-task.
+without an effect on files (CMD, LABEL, ...) are ignored, here-documents are named and not read; nothing is executed
+here. InputError for a folder that is no task.
 """
 
 import json
@@ -22,6 +22,14 @@ DEFAULT_PATH = "/opt/env/bin:/usr/local/bin:/usr/bin:/bin"
 _DEFAULT_FOLDER = "/"
 _IGNORE = ".dockerignore"
 _MAX_BYTES = 64 << 20
+_HEREDOC = re.compile(r"\d*<<-?(?P<quote>['\"]?)(?P<end>[A-Za-z_][\w.-]*)(?P=quote)")
+_MKDIR = re.compile(r"\bmkdir\s+([^;&|<>]+)")
+_FOLDERS = (
+    *("/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/media", "/mnt", "/opt", "/root", "/run", "/sbin", "/srv"),
+    *("/tmp", "/usr/bin", "/usr/lib", "/usr/local/bin", "/usr/local/lib", "/usr/local/share", "/usr/sbin"),
+    *("/usr/share", "/usr/src", "/var/cache", "/var/lib", "/var/log", "/var/tmp"),
+)
+"""Folders of every base image, into which a file is copied."""
 _PLAIN_IMAGES = re.compile(r"(?:.*/)?(python|debian|ubuntu|alpine|bash|buildpack-deps|uv)\b|scratch$|.*python")
 """Base images of which the machine that runs the audit has the programs."""
 
@@ -68,6 +76,10 @@ class ImagePlan:
     steps: list[Copy | Run] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     """Sources of COPY that the build context does not have."""
+    heredoc: str = ""
+    """Start of the first instruction with a here-document, whose effect is not known here."""
+    folders: set[str] = field(default_factory=lambda: {"/"}.union(*map(_with_parents, _FOLDERS)))
+    """Folders that are there, as far as instructions tell."""
 
     @property
     def copied(self) -> dict[str, TaskFile]:
@@ -145,6 +157,8 @@ def missing_image(folder: HarborFolder) -> str:
     """Return what the image has and this machine lacks as a whole; empty when a run can be tried."""
     if any(name.rsplit("/")[-1].startswith(("docker-compose", "compose.y")) for name in folder.environment):
         return "the services of its compose file"
+    if folder.image.heredoc:
+        return f"what the here-document of `{folder.image.heredoc}` makes"
     if "Dockerfile" not in folder.environment:
         return f"the image {folder.image.base}" if folder.image.base else "a Dockerfile"
     return "" if _PLAIN_IMAGES.match(folder.image.base) else f"the image {folder.image.base}"
@@ -165,14 +179,28 @@ def _read_files(folder: Path) -> dict[str, TaskFile]:
 # --- the Dockerfile ------------------------------------------------------------------------------------------------
 
 
-def _instructions(text: str) -> Iterator[tuple[str, str]]:
-    """Yield (name in capitals, arguments); comments and line continuations are resolved, here-documents dropped."""
+def _instructions(text: str) -> Iterator[tuple[str, str, bool]]:
+    """Yield (name in capitals, arguments, has a here-document); comments and line continuations are resolved.
+
+    The lines of here-documents are left out.
+    """
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\s*\n", " ", "\n".join(lines))
-    for line in joined.splitlines():
-        name, _, arguments = line.strip().partition(" ")
-        if name.isalpha() and name.isupper():
-            yield name, arguments.strip()
+    pending = [line.strip() for line in joined.splitlines()]
+    while pending:
+        name, _, arguments = pending.pop(0).partition(" ")
+        if not (name.isalpha() and name.isupper()):
+            continue
+        words = arguments.split() if name in ("RUN", "COPY", "ADD") else []
+        ends = [match["end"] for word in words if (match := _HEREDOC.match(word)) and match["end"] in pending]
+        for end in ends:
+            pending = pending[pending.index(end) + 1 :] if end in pending else pending
+        yield name, arguments.strip(), bool(ends)
+
+
+def _with_parents(path: str) -> set[str]:
+    """Return the path of a folder and those of the folders in which it lies."""
+    return {path, *map(str, PurePosixPath(path).parents)}
 
 
 def _plan(context: Files, image: str) -> ImagePlan:
@@ -181,19 +209,24 @@ def _plan(context: Files, image: str) -> ImagePlan:
         return plan
     dockerfile, context = context["Dockerfile"].text, _without_ignored(context)
     values = {"PATH": DEFAULT_PATH, "HOME": "/root"}
-    for name, raw in _instructions(dockerfile):
+    for name, raw, has_heredoc in _instructions(dockerfile):
         arguments = _expand(raw, {**values, **plan.environment}) if name != "RUN" else raw
         if name == "FROM":
             words = [word for word in arguments.split() if not word.startswith("--")]
             plan = ImagePlan(base=words[0] if words else "")  # only the last stage becomes the image
+        elif has_heredoc:
+            plan.heredoc = plan.heredoc or f"{name} {raw}"[:80]
         elif name == "WORKDIR":
             plan.folder = _join(plan.folder, arguments.strip("\"'"))
+            plan.folders |= _with_parents(plan.folder)
         elif name in ("ENV", "ARG"):
             (values if name == "ARG" else plan.environment).update(_assignments(arguments))
         elif name in ("COPY", "ADD"):
             _copy(plan, context, arguments)
         elif name == "RUN":
             plan.steps.append(Run(re.sub(r"^(--\S+\s+)+", "", arguments), plan.folder))
+            made = [path for text in _MKDIR.findall(arguments) for path in _words(text) if not path.startswith("-")]
+            plan.folders = plan.folders.union(*(_with_parents(_join(plan.folder, path)) for path in made))
     return plan
 
 
@@ -243,7 +276,7 @@ def _copy(plan: ImagePlan, context: Files, arguments: str) -> None:
     mode = re.search(r"--chmod=([0-7]+)", options)
     *sources, last = words
     target = _join(plan.folder, last)
-    is_folder = last.endswith(("/", "/.")) or last == "." or len(sources) > 1
+    is_folder = last.endswith(("/", "/.")) or last == "." or len(sources) > 1 or target in plan.folders
     files = {}
     for source in sources:
         name = _join("/", source).strip("/")
@@ -255,6 +288,7 @@ def _copy(plan: ImagePlan, context: Files, arguments: str) -> None:
             place = _join(target, PurePosixPath(path).name if is_file and is_folder else relative)
             files[place] = TaskFile(context[path].content, int(mode[1], 8) if mode else context[path].mode)
     plan.steps.append(Copy(files))
+    plan.folders = plan.folders.union(*(_with_parents(str(PurePosixPath(path).parent)) for path in files))
 
 
 def _matching(context: Files, name: str) -> Iterator[tuple[str, str]]:

@@ -114,7 +114,7 @@ class Place:
             await self._exec(sandbox, f"{script}; touch {OWN}/home/.local/bin/env", cwd="/")
             for step in self._folder.image.steps:
                 if isinstance(step, Copy):
-                    await _unpack(sandbox, step.files)
+                    self.log += await _unpack(sandbox, step.files)
                 else:
                     done = await self._exec(sandbox, f"mkdir -p .; {step.command}", cwd=step.folder)
                     self.log += _text(done) if done.exit_status else ""
@@ -305,10 +305,10 @@ def _below(folder: str, files: Files) -> dict[str, TaskFile]:
     return {f"{folder}/{path}": file for path, file in files.items()}
 
 
-async def _unpack(sandbox: Sandbox, files: Files) -> None:
-    """Write ``files`` (absolute paths of the image)."""
+async def _unpack(sandbox: Sandbox, files: Files) -> str:
+    """Write ``files`` (absolute paths of the image); return the errors of those that cannot be."""
     if not files:
-        return
+        return ""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for path, file in files.items():
@@ -316,7 +316,7 @@ async def _unpack(sandbox: Sandbox, files: Files) -> None:
             entry.size, entry.mode = len(file.content), file.mode
             archive.addfile(entry, io.BytesIO(file.content))
     command = ("tar", "-xf", "-", "-C", "/", "--no-same-owner", "--overwrite")
-    await sandbox.exec(command, timeout_s=_STEP_TIMEOUT_S, cwd="/", stdin=buffer.getvalue())
+    return _text(await sandbox.exec(command, timeout_s=_STEP_TIMEOUT_S, cwd="/", stdin=buffer.getvalue()))
 
 
 async def _image_files(sandbox: Sandbox) -> dict[str, bytes]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import SequenceMatcher
 from pathlib import PurePosixPath
 
+from repairgym.diffs.lines import source_lines
 from repairgym.tasks.audit.foreign.harbor_folder import HarborFolder
 from repairgym.tasks.audit.foreign.place import MARKS, Probe
 from repairgym.tasks.mutation.operators import FunctionSpan, Mutation, apply, find_functions, find_sites
@@ -193,7 +194,7 @@ def _changed_functions(before: str, after: str) -> list[FunctionSpan]:
 
 def _functions(text: str) -> dict[FunctionSpan, list[str]]:
     try:
-        return {span: text.splitlines()[span.first_line - 1 : span.last_line] for span in find_functions(text)}
+        return {span: source_lines(text)[span.first_line - 1 : span.last_line] for span in find_functions(text)}
     except (SyntaxError, ValueError):
         return {}
 
