@@ -42,7 +42,7 @@ from repairgym.tasks.sources.build_checks import with_check
 from repairgym.tasks.sources.changelog import read_entries
 from repairgym.tasks.sources.fixes import Fix, aligned, whole_fix
 from repairgym.tasks.sources.mutations import RECIPE_SEPARATOR
-from repairgym.tasks.sources.pairs import texts_of
+from repairgym.tasks.sources.pairs import texts_of_both
 from repairgym.tasks.sources.version_search import bound_edits, read_bounds
 from repairgym.tasks.store import TaskStore
 
@@ -215,8 +215,7 @@ class Rebuilder:
     def _release(self, entry: TaskEntry, tree: Path) -> _Edit:
         package, pair = self.content.package, (entry.base_version, entry.version)
         if pair not in self.pairs:
-            older = texts_of(package, self.layers.tree(package.sdist(entry.base_version)))
-            newer = texts_of(package, tree)
+            older, newer = texts_of_both(package, self.layers.tree(package.sdist(entry.base_version)), tree)
             older = aligned(older, newer) if entry.source == "breakages" else older
             self.pairs[pair] = whole_fix(older, newer)
         whole, match = self.pairs[pair], _HUNKS.match(entry.recipe)
