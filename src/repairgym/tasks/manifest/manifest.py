@@ -38,6 +38,8 @@ from repairgym.tasks.layers.atomic_write import written_whole
 from repairgym.tasks.layers.catalogue import JavaPackage, NpmPackage, Package, shipped_path
 
 DIGEST_CHARS = 32
+_REBUILT_FROM = ("split", "source_paths", "plugins", "test_runner")
+"""Fields of a package that are part of each of its tasks."""
 _SHIPPED_CHECKS = {BUILD_TEST, DEPENDENCY_TEST, RELEASE_TEST, JAVA_TEST}
 """Pinned files that come with this package."""
 
@@ -210,6 +212,9 @@ class TaskManifest:
         """Add entries for ``tasks`` of ``packages``; count the tasks by outcome.
 
         With ``is_replacing`` a task gets a new entry in the place of its old one.
+
+        Raises:
+            InputError: the manifest has a package as another catalogue entry, with which a task would not rebuild.
         """
         counts: Counter[str] = Counter()
         contents: dict[str, PackageEntries] = {}
@@ -226,11 +231,21 @@ class TaskManifest:
             if is_known and not is_replacing:
                 counts["already_there"] += 1
                 continue
+            self._check_head(contents[name].package, packages[name], task)
             self._add(contents[name], task, packages[name])
             counts["replaced" if is_known else "recorded"] += 1
         for name, content in contents.items():
             self._write(name, content)
         return counts
+
+    def _check_head(self, known: Package, package: Package, task: Task) -> None:
+        # Hunks are numbered over all sources; a mutation names its file.
+        names = [*_REBUILT_FROM, *(() if task.source == "mutations" else ("sources", "excluded"))]
+        if other := [name for name in names if getattr(known, name) != getattr(package, name)]:
+            raise InputError(
+                f"{self.package_path(package.name)} has other {', '.join(other)} than the catalogue, which its tasks "
+                f"need, so that {task.id} could not be rebuilt; record it into another manifest"
+            )
 
     def _add(self, content: PackageEntries, task: Task, package: Package) -> None:
         task = self.with_deadlines(task)

@@ -33,6 +33,7 @@ from repairgym.tasks.manifest.manifest import (
     recorded_certificate,
     text_key,
 )
+from repairgym.tasks.mutation.file_functions import functions_in
 from repairgym.tasks.mutation.mutants import MutableFunction, Mutant, broken_texts, mutable_functions
 from repairgym.tasks.mutation.operators import Mutation
 from repairgym.tasks.mutation.real_breaks import find_breaks
@@ -209,6 +210,11 @@ class Rebuilder:
             )
         for function in self.functions[place]:
             if function.span.qualified_name == name and (mutant := _mutant(function, edit)):
+                return mutant
+        # An edit as data needs no operator: its function, or the whole file, may be one that none can break.
+        for span in functions_in(path, read_text(tree / path)) if is_text_recipe(edit) else ():
+            plain = MutableFunction(path, read_text(tree / path), span, ())
+            if span.qualified_name == name and (mutant := _mutant(plain, edit)):
                 return mutant
         raise _unknown(entry)
 
