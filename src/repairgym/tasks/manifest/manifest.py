@@ -190,7 +190,8 @@ class TaskManifest:
         """Read the entries of one package."""
         path = self.package_path(name)
         try:
-            head, shared, *lines = path.read_text(encoding="utf-8").splitlines()
+            # Not `splitlines`: a text may hold a line separator, which JSON leaves as it is.
+            head, shared, *lines = path.read_text(encoding="utf-8").split("\n")
             entries = [TaskEntry.model_validate_json(line) for line in lines if line]
             fields = json.loads(head)
             kind = NpmPackage if "runner" in fields else JavaPackage if "group" in fields else Package
