@@ -49,15 +49,16 @@ def test_a_package_whose_entry_changed_is_not_recorded_beside_its_earlier_tasks(
     made, (first, *others) = make_manifest(tmp_path), built.load(source="mutations")
     assert made.add([first], {"tinycalc": tinycalc}) == {"recorded": 1}
     before = made.package_path("tinycalc").read_text()
-    for change in ({"split": "test"}, {"plugins": ("pytest_mock",)}, {"root": "lib"}):
-        with pytest.raises(InputError, match="record it into another manifest"):
-            made.add(others, {"tinycalc": tinycalc.model_copy(update=change)})
+    for change in ({"split": "test"}, {"plugins": ("pytest_mock",)}, {"source_paths": ("lib",)}):
+        with pytest.raises(InputError, match=f"other {next(iter(change))} .*record it into another manifest"):
+            made.add([others[0].model_copy(update=change)], {"tinycalc": tinycalc})
     assert made.package_path("tinycalc").read_text() == before
     # A release's hunks are numbered over all sources; a mutation names its file.
     further = tinycalc.model_copy(update={"sources": (*tinycalc.sources, "more/*.py"), "requirements": ("six",)})
     with pytest.raises(InputError, match="sources"):
         made.add(built.load(source="releases"), {"tinycalc": further})
-    assert made.add(others, {"tinycalc": further}) == {"recorded": len(others)}
+    # What comes from the manifest's own entries can be recorded again, whatever the catalogue says now.
+    assert made.add([first, *others], {"tinycalc": further}, True) == {"replaced": 1, "recorded": len(others)}
 
 
 def test_a_line_separator_in_a_text_is_no_line_of_a_manifest(

@@ -38,8 +38,6 @@ from repairgym.tasks.layers.atomic_write import written_whole
 from repairgym.tasks.layers.catalogue import JavaPackage, NpmPackage, Package, shipped_path
 
 DIGEST_CHARS = 32
-_REBUILT_FROM = ("split", "source_paths", "plugins", "test_runner")
-"""Fields of a package that are part of each of its tasks."""
 _SHIPPED_CHECKS = {BUILD_TEST, DEPENDENCY_TEST, RELEASE_TEST, JAVA_TEST}
 """Pinned files that come with this package."""
 
@@ -215,7 +213,7 @@ class TaskManifest:
         With ``is_replacing`` a task gets a new entry in the place of its old one.
 
         Raises:
-            InputError: the manifest has a package as another catalogue entry, with which a task would not rebuild.
+            InputError: a task is of another catalogue entry than the manifest has, and would not rebuild.
         """
         counts: Counter[str] = Counter()
         contents: dict[str, PackageEntries] = {}
@@ -232,20 +230,26 @@ class TaskManifest:
             if is_known and not is_replacing:
                 counts["already_there"] += 1
                 continue
-            self._check_head(contents[name].package, packages[name], task)
+            self._check_head(contents[name], task, packages[name])
             self._add(contents[name], task, packages[name])
             counts["replaced" if is_known else "recorded"] += 1
         for name, content in contents.items():
             self._write(name, content)
         return counts
 
-    def _check_head(self, known: Package, package: Package, task: Task) -> None:
-        # Hunks are numbered over all sources; a mutation names its file.
-        names = [*_REBUILT_FROM, *(() if task.source == "mutations" else ("sources", "excluded"))]
-        if other := [name for name in names if getattr(known, name) != getattr(package, name)]:
+    def _check_head(self, content: PackageEntries, task: Task, package: Package) -> None:
+        """Check that ``task`` is one of the package as the manifest has it; a catalogue entry may change."""
+        known, is_build = content.package, is_wheel_check(task.fail_to_pass) or is_java_check(task.fail_to_pass)
+        own = {"split": known.split, "source_paths": known.source_paths, "runner": known.test_runner}
+        own |= {} if is_build else {"plugins": known.plugins}
+        other = [name for name, value in own.items() if getattr(task, name) != value]
+        # Hunks are numbered over all sources, and a task does not tell which these were; a mutation names its file.
+        if task.source != "mutations" and task.id not in content.entries:
+            other += [name for name in ("sources", "excluded") if getattr(known, name) != getattr(package, name)]
+        if other:
             raise InputError(
-                f"{self.package_path(package.name)} has other {', '.join(other)} than the catalogue, which its tasks "
-                f"need, so that {task.id} could not be rebuilt; record it into another manifest"
+                f"{task.id} was made with other {', '.join(other)} than what {self.package_path(package.name)} has, "
+                "and could not be rebuilt from it; record it into another manifest"
             )
 
     def _add(self, content: PackageEntries, task: Task, package: Package) -> None:
