@@ -176,11 +176,8 @@ class Evolution:
     def left_bugs(self) -> Iterator[Candidate | Rejected]:
         """Yield what failed repairs left."""
         for left in self.order.left:
-            candidate = self._left_bug(left)
-            if isinstance(candidate, Drop):
-                path = left.task.location.path if left.task.location else ""
-                candidate = Rejected(candidate, text_digest(path, left.text))
-            yield candidate
+            bug, path = self._left_bug(left), left.task.location.path if left.task.location else ""
+            yield Rejected(bug, text_digest(path, left.text)) if isinstance(bug, Drop) else bug
 
     def _left_bug(self, left: LeftBug) -> Candidate | Drop:
         place = left.task.location

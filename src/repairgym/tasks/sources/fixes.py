@@ -49,8 +49,8 @@ def find_hunks(older: Texts, newer: Texts) -> list[Hunk]:
         if before == after:
             continue
         if before is None or after is None:
-            num_lines, old_lines = len(split_lines(after or "")), tuple(split_lines(before or ""))
-            hunks.append(Hunk(len(hunks), path, 0, num_lines, old_lines, is_whole_file=True))
+            gone, new = split_lines(before or ""), split_lines(after or "")
+            hunks.append(Hunk(len(hunks), path, 0, len(new), tuple(gone), is_whole_file=True))
             continue
         for first, end, old_lines in _changes(split_lines(before), split_lines(after)):
             hunks.append(Hunk(len(hunks), path, first, end, tuple(old_lines)))
