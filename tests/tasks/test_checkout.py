@@ -35,7 +35,7 @@ def test_a_checkout_is_the_agents_tree_with_one_commit(imported, tmp_path):
     commit = checkout(task, store, tmp_path / "out")
     assert commit == checkout(task, store, tmp_path / "again")
     assert git(tmp_path / "out", "rev-list", "--all").split() == [commit]
-    assert git(tmp_path / "out", "ls-files").split() == [".gitignore", "a.py", "test_a.py"]
+    assert git(tmp_path / "out", "ls-files").split() == [".gitignore", "a.py", "fast.so", "test_a.py"]
     assert git(tmp_path / "out", "status", "--porcelain") == ""
     assert (tmp_path / "out/test_a.py").read_text() == "visible\n"
     assert (tmp_path / "out/fast.so").exists()
@@ -43,6 +43,36 @@ def test_a_checkout_is_the_agents_tree_with_one_commit(imported, tmp_path):
     (tmp_path / "out/a.py").write_text("fixed\n")
     assert "+fixed" in git(tmp_path / "out", "diff")
     assert (store.find("trees", "t" * 64) / "a.py").read_text() == "fixed\n"
+
+
+def test_neither_ignore_rules_nor_attributes_keep_a_file_or_its_bytes_from_the_commit(imported, tmp_path, monkeypatch):
+    task, store = imported
+    base = {
+        **task.base_files,
+        ".gitignore": "lib/\n_version.py\n",
+        ".gitattributes": "* text=auto\n*.dat -diff\n*.id ident\n",
+        "lib/m.py": "broken\r\n",
+        "_version.py": "1\n",
+        "notes.txt": "mine\n",
+        "x.dat": "old\n",
+        "x.id": "$Id: 12 $\n",
+    }
+    task = task.model_copy(update={"base_files": base})
+    commit = checkout(task, store, tmp_path / "plain")
+    (tmp_path / "home/git").mkdir(parents=True)
+    (tmp_path / "home/git/ignore").write_text("*.txt\n")
+    (tmp_path / "home/git/attributes").write_text("*.py -diff text\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    assert checkout(task, store, tmp_path / "out") == commit
+    assert {"lib/m.py", "_version.py", "notes.txt"} <= set(git(tmp_path / "out", "ls-files").split())
+    for path in ("lib/m.py", "x.id"):
+        content = subprocess.run(["git", "show", f"HEAD:{path}"], cwd=tmp_path / "out", capture_output=True, check=True)
+        assert content.stdout == base[path].encode()
+    (tmp_path / "out/lib/m.py").write_bytes(b"fixed\r\n")
+    (tmp_path / "out/x.dat").write_text("new\n")
+    difference = git(tmp_path / "out", "diff")
+    assert "+fixed" in difference
+    assert "+new" in difference
 
 
 def test_a_folder_with_files_and_a_missing_tree_are_errors(imported, tmp_path):

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from repairgym.errors import InputError
-from repairgym.tasks.store import MANIFEST_FILE, TaskStore
+from repairgym.tasks.store import MANIFEST_FILE, TaskStore, Unit
 
 
 def test_store_filters_and_says_what_is_missing(built: TaskStore, tmp_path: Path) -> None:
@@ -21,6 +22,18 @@ def test_store_filters_and_says_what_is_missing(built: TaskStore, tmp_path: Path
     (tmp_path / "tasks.jsonl").write_text('{"id": 1}\n')
     with pytest.raises(InputError, match="line 1"):
         TaskStore(tmp_path).load()
+
+
+@pytest.mark.parametrize("damage", [str.upper, lambda text: text[:-9], lambda text: text.replace('"issue"', '"i"')])
+def test_a_unit_that_cannot_be_read_is_none(built: TaskStore, tmp_path: Path, damage: Callable[[str], str]) -> None:
+    store = TaskStore(tmp_path)
+    unit = Unit("releases-a", "key", {"kept": 1}, built.load()[:1])
+    store.save_unit(unit)
+    assert store.load_unit("releases-a", "key") == unit
+    assert store.load_unit("releases-a", "other") is None
+    path = tmp_path / "units" / "releases-a.jsonl"
+    path.write_text(damage(path.read_text()))
+    assert store.load_unit("releases-a", "key") is None
 
 
 def test_a_folder_of_an_older_version_is_rejected(built: TaskStore, tmp_path: Path) -> None:

@@ -22,6 +22,10 @@ _DATE = "2000-01-01T00:00:00Z"
 _IDENTITY = {f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in
              (("NAME", "agent"), ("EMAIL", "agent@localhost"), ("DATE", _DATE))}  # fmt: skip
 _NO_SETTINGS = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_TERMINAL_PROMPT": "0"}
+_NO_FILES = [part for name in ("excludesFile", "attributesFile") for part in ("-c", f"core.{name}={os.devnull}")]
+"""Git reads both from the user's configuration folder even where no setting names them."""
+_ATTRIBUTES = "* -text -ident !eol !filter !diff !working-tree-encoding\n"
+"""Overrides every other attribute, so that files are committed and compared as they are, with their line ends."""
 
 
 def checkout(task: Task, store: LayerStore, folder: Path) -> str:
@@ -39,17 +43,22 @@ def checkout(task: Task, store: LayerStore, folder: Path) -> str:
     for path in (folder, *(path for path in folder.rglob("*") if not path.is_symlink())):
         path.chmod(path.stat().st_mode | 0o600)  # layers are read-only
     write_below(folder, {path: None if text is None else text.encode() for path, text in task.base_files.items()})
-    for arguments in (("init", "-q", "-b", "main", "--template="), ("add", "-A"), _COMMIT):
+    _git(folder, "init", "-q", "-b", "main", "--template=")
+    (folder / ".git/info").mkdir()
+    (folder / ".git/info/attributes").write_text(_ATTRIBUTES)
+    for arguments in (_ADD, _COMMIT):
         _git(folder, *arguments)
     return _git(folder, "rev-parse", "HEAD")
 
 
+_ADD = ("add", "-A", "-f")
+"""Files that the project's or the user's ignore rules name are part of the tree, too: a repair may be in one."""
 _COMMIT = ("commit", "-q", "--allow-empty", "--no-gpg-sign", "-m", "The project")
 
 
 def _git(folder: Path, *arguments: str) -> str:
     environ = {**{name: value for name, value in os.environ.items() if not name.startswith("GIT_")}, **_NO_SETTINGS}
-    argv = ["git", "-c", "core.autocrlf=false", "-C", str(folder), *arguments]
+    argv = ["git", *_NO_FILES, "-c", "core.autocrlf=false", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=_TIMEOUT_S, env={**environ, **_IDENTITY})
     except FileNotFoundError as error:

@@ -9,7 +9,8 @@ Reads and writes::
     units/           finished units (one source on one package) of a build, from which a killed one resumes
 
 Guarantees: every file appears whole or not at all (`DiskFullError` without room); a unit counts only for the key
-(catalogue entry, config, seed, lock) that it was made with; a broken file or one of another format is an `InputError`.
+(catalogue entry, config, seed, lock) that it was made with, and a broken one never; another broken file, or one of
+another format, is an `InputError`.
 """
 
 import json
@@ -139,12 +140,15 @@ class TaskStore:
         path = self.folder / UNITS_FOLDER / f"{name}.jsonl"
         if not path.is_file():
             return None
-        head, *lines = path.read_text(encoding="utf-8").split("\n")
-        fields = json.loads(head)
-        if fields["key"] != key or fields["error"]:
-            return None
-        fields["tried"] = tuple(fields.get("tried", ()))
-        return Unit(**fields, tasks=tuple(Task.model_validate_json(line) for line in lines if line))
+        try:
+            head, *lines = path.read_text(encoding="utf-8").split("\n")
+            fields = json.loads(head)
+            if fields["key"] != key or fields["error"]:
+                return None
+            fields["tried"] = tuple(fields.get("tried", ()))
+            return Unit(**fields, tasks=tuple(Task.model_validate_json(line) for line in lines if line))
+        except (ValueError, TypeError, KeyError):
+            return None  # broken, or of a version with other records: the unit is made again
 
     def _read(self) -> Iterator[Task]:
         path = self.folder / TASKS_FILE if self.folder.is_dir() else self.folder

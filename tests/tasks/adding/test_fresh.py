@@ -7,7 +7,7 @@ from repairgym.config.tasks import FreshConfig, RebuildConfig
 from repairgym.errors import PackageNotFoundError
 from repairgym.records import Task
 from repairgym.tasks.adding.fresh import FreshFinder, FreshPackage, dated
-from repairgym.tasks.layers.catalogue import Package, load_catalogue
+from repairgym.tasks.layers.catalogue import NpmPackage, Package, Removal, load_catalogue
 from repairgym.tasks.layers.environments import lock_name
 from repairgym.tasks.layers.package_index import Sdist
 from repairgym.tasks.layers.store import LayerStore
@@ -60,6 +60,23 @@ def test_pairs_are_those_whose_newer_release_is_of_the_last_days(
     config = FreshConfig().as_build(tmp_path / "catalogue.toml", tmp_path / "locks")
     assert load_catalogue(Path(config.catalogue)).package == (fresh.package,)
     assert (tmp_path / "locks" / lock_name(fresh.package.requirements)).read_text() == "a lock"
+
+
+def test_what_the_entry_says_of_other_releases_is_left_out(
+    seeded_layers: LayerStore, tinycalc: Package, tmp_path: Path
+) -> None:
+    removal = Removal(
+        release="0.9", adapted="1.0.0", dependency="six", names=("six.b",), words=("b",), good="1.0", bad="2.0"
+    )
+    with_removals = tinycalc.model_copy(update={"removals": (removal,), "aged": ("0.9",)})
+    ((fresh,), _) = find(DatedIndex(tinycalc), seeded_layers, 10, with_removals)
+    (tmp_path / "catalogue.toml").write_text(fresh.text("tasks fresh"))
+    assert load_catalogue(tmp_path / "catalogue.toml").package == (fresh.package,)
+    fields = {"sdists": {"1.1.0": "sha512-x"}, "releases": (), "runner": "tape"}
+    other = NpmPackage.model_validate(tinycalc.model_dump() | fields)
+    found, left_out = find(DatedIndex(tinycalc), seeded_layers, 10, other)
+    assert found == []
+    assert "no Python package" in left_out["tinycalc"]
 
 
 def test_what_cannot_be_looked_at_is_left_out_with_the_reason(seeded_layers: LayerStore, tinycalc: Package) -> None:

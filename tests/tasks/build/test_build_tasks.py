@@ -339,6 +339,33 @@ def test_the_lock_that_a_source_uses_is_part_of_a_units_key(tinycalc: Package, t
     assert Job("breakages", aged, 1, 1).key(TasksConfig(locks=str(tmp_path)))
 
 
+def test_a_part_of_a_package_is_not_another_package(tinycalc: Package) -> None:
+    names = {Job("releases", tinycalc.model_copy(update={"name": name}), 1, part).name for name, part in PARTS}
+    assert len(names) == len(PARTS)
+
+
+PARTS = (("foo", 1), ("foo-1", 0), ("foo-1", 1), ("foo", 0))
+
+
+def test_a_file_that_ends_the_parser_is_the_fault_of_its_package_alone(
+    tinycalc: Package, seeded_layers: LayerStore, write_config: Callable[..., TasksConfig], tmp_path: Path
+) -> None:
+    archive = tmp_path / "deep-1.1.0.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for part in ("src", "tests"):
+            tar.add(seeded_layers.tree(tinycalc.sdist()) / part, f"deep-1.1.0/{part}")
+        content = f"deep = {'[' * 5000}{']' * 5000}\n".encode()
+        info = tarfile.TarInfo("deep-1.1.0/pyproject.toml")
+        info.size = len(content)
+        tar.addfile(info, io.BytesIO(content))
+    changes = {"name": "deep", "sdists": {"1.1.0": sha256_of(archive)}, "releases": (), "num_tasks": 1}
+    deep, good = tinycalc.model_copy(update=changes), tinycalc.model_copy(update={"releases": (), "num_tasks": 1})
+    LayerStore(seeded_layers.root, FileIndex(archive)).tree(deep.sdist())
+    store = build(write_config(deep, good), tmp_path / "tasks", seeded_layers)
+    assert {task.provenance.package for task in store.load()} == {"tinycalc"}
+    assert "deep: RecursionError" in store.load_document("funnel.json")["units"]["mutations-deep"]["error"]
+
+
 def test_the_issues_of_a_repository_are_part_of_a_units_key(tmp_path: Path) -> None:
     issues = tmp_path / "issues.json"
     fields = {"sources": ("*.py",), "tests": ("t.py",), "url": "u", "issues": str(issues)}

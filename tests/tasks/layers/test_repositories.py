@@ -36,6 +36,30 @@ def test_a_merge_is_one_commit_against_its_first_parent(tmp_path: Path, make_his
     assert "fixes #12" in clone.merged_messages(merge)
     assert not clone.merged_messages(newest)
     assert clone.version(merge.id) == "1.0.0"
+    # Files and tasks are named after the version.
+    made.git("tag", "py3/v1.2", merge.id)
+    made.git("tag", "--delete", "v1.0.0")
+    assert clone.version(merge.id) == "3-v1.2"
+
+
+def test_a_missing_file_is_none_and_one_that_cannot_be_read_an_error(tmp_path: Path, make_repository: Maker) -> None:
+    made = make_repository(tmp_path / "repository")
+    made.write("below/a.py", "x = 1\n")
+    (made.folder / "below" / "old.py").write_bytes("# -*- coding: latin-1 -*-\nx = 'é'\n".encode("latin-1"))
+    commit = made.commit("First")
+    clone = GitRepository(made.folder, "below")
+    assert clone.text(commit, "a.py") == "x = 1\n"
+    assert clone.text(commit, "b.py") is None
+    assert GitRepository(made.folder).text(commit, "below") is None
+    with pytest.raises(UnsupportedTreeError) as caught:
+        clone.text(commit, "old.py")
+    assert (caught.value.reason, caught.value.path) == ("no_utf8", "old.py")
+    assert (clone.plain_text(commit, "old.py"), clone.plain_text(commit, "a.py")) == ("", "x = 1\n")
+    # A clone that lacks the blob does not say that the commit has no such file.
+    blob = made.git("rev-parse", "HEAD:below/a.py")
+    (made.folder / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    with pytest.raises(InputError, match="cat-file"):
+        clone.text(commit, "a.py")
 
 
 def test_a_tree_holds_one_commit_and_nothing_later(tmp_path: Path, store: LayerStore, make_history: Maker) -> None:

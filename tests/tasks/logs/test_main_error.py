@@ -183,6 +183,19 @@ def test_a_shape_has_an_end(text):
         # One summary line for two failures names the first only.
         ("E   KeyError: 'a'\n\nE   TypeError: b\nFAILED t.py::a", [("t.py::a", "KeyError: 'a'"), ("", "TypeError: b")]),
         ("FAILED t.py::a - assert 1 == 2\nFAILED t.py::b - assert 3 == 4\n", [("t.py::a", "assert 1 == 2")]),
+        # Parameters may hold the mark, brackets and colons; a message may end with a bracket.
+        (
+            """FAILED t.py::sub[x - y] - assert 1 in [2]
+ERROR t.py::A::b[c::d - [e]] - ValueError: no [f] - g]
+FAILED t.py::h - KeyError: [1]
+FAILED t.py::i[j]""",
+            [
+                ("t.py::sub[x - y]", "assert 1 in [2]"),
+                ("t.py::A::b[c::d - [e]]", "ValueError: no [f] - g]"),
+                ("t.py::h", "KeyError: [1]"),
+                ("t.py::i[j]", "FAILED t.py::i[j]"),
+            ],
+        ),
         # A traceback is one error, its last line.
         ("KeyError: 1\nDuring handling\nTypeError: no\n", [("", "TypeError: no")]),
         ("", []),

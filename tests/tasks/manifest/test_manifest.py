@@ -43,6 +43,33 @@ def test_a_new_manifest_has_the_deadlines_of_its_tasks(built: TaskStore, tinycal
             TaskManifest.create(path, some)
 
 
+def test_a_package_whose_entry_changed_is_not_recorded_beside_its_earlier_tasks(
+    built: TaskStore, tinycalc: Package, tmp_path: Path
+) -> None:
+    made, (first, *others) = make_manifest(tmp_path), built.load(source="mutations")
+    assert made.add([first], {"tinycalc": tinycalc}) == {"recorded": 1}
+    before = made.package_path("tinycalc").read_text()
+    for change in ({"split": "test"}, {"plugins": ("pytest_mock",)}, {"source_paths": ("lib",)}):
+        with pytest.raises(InputError, match=f"other {next(iter(change))} .*record it into another manifest"):
+            made.add([others[0].model_copy(update=change)], {"tinycalc": tinycalc})
+    assert made.package_path("tinycalc").read_text() == before
+    # A release's hunks are numbered over all sources; a mutation names its file.
+    further = tinycalc.model_copy(update={"sources": (*tinycalc.sources, "more/*.py"), "requirements": ("six",)})
+    with pytest.raises(InputError, match="sources"):
+        made.add(built.load(source="releases"), {"tinycalc": further})
+    # What comes from the manifest's own entries can be recorded again, whatever the catalogue says now.
+    assert made.add([first, *others], {"tinycalc": further}, True) == {"replaced": 1, "recorded": len(others)}
+
+
+def test_a_line_separator_in_a_text_is_no_line_of_a_manifest(
+    built: TaskStore, tinycalc: Package, tmp_path: Path
+) -> None:
+    made, task = make_manifest(tmp_path), built.load()[0]
+    told = task.model_copy(update={"issue": "one\u2028two\x85three"})
+    made.add([told], {"tinycalc": tinycalc})
+    assert made.load("tinycalc").entries[task.id].issue == told.issue
+
+
 def by_id(tasks: tuple[Task, ...]) -> dict[str, Task]:
     return {task.id: task for task in tasks}
 

@@ -11,6 +11,8 @@ from repairgym.tasks.mutation.text_edits import edits_between, is_text_recipe, r
 
 SOURCE = "def f(low, high):\n    if low < high:\n        return low\n    return high\n"
 LINES = st.lists(st.sampled_from(["a = 1\n", "    b(c)\n", 'd = "; "\n', "\n", "e <= f", "ü = 'é'\n"]), max_size=6)
+TEXTS = st.text("ab\n\r\x0c\x85\u2028", max_size=12)
+"""Characters that end a line for `str.splitlines` only, and all that end one in Python."""
 
 
 @pytest.mark.parametrize(
@@ -42,6 +44,13 @@ def test_edits_and_their_recipes_lead_to_the_text(old: list[str], new: list[str]
     assert "\n" not in recipe
     assert read_text_edits(source, recipe) == edits
     assert is_text_recipe(recipe) == bool(edits)
+
+
+@given(TEXTS, TEXTS)
+def test_lines_are_those_of_the_parser(source: str, text: str) -> None:
+    edits = edits_between(source, text, "failed_repair")
+    assert apply(source, *edits) == text
+    assert read_text_edits(source, "; ".join(map(text_recipe, edits))) == edits
 
 
 @pytest.mark.parametrize("recipe", ["2:12: < -> <=", "99:1: failed_repair [1, 2]", "2:12: failed_repair [1", "x"])

@@ -65,6 +65,25 @@ async def test_a_failed_repair_becomes_a_task_of_both_bugs(
     _check_rebuilt([made], tinycalc, context.store, tmp_path)
 
 
+@pytest.mark.asyncio
+async def test_only_bugs_with_an_outcome_count_as_tried(
+    task: Task, order: Order, context: BuildContext, tinycalc: Package
+) -> None:
+    broken = task.base_files[PATH] or ""
+    further = [broken.replace(*FURTHER), broken.replace(FURTHER[0], "return total - len(values)"), broken + "x = 1\n"]
+    origin = task.provenance.model_copy(update={"sdist_sha256": "0" * 64})
+    lost = LeftBug(task.model_copy(update={"provenance": origin}), broken + "y = 1\n")
+    survivor = LeftBug(task, broken.replace("Arithmetic mean", "Some mean"))
+    # The first bug makes the only task that is wanted; the others were begun beside it, or could have been.
+    for num_concurrent in (1, 8):
+        config = context.config.model_copy(update={"num_concurrent": num_concurrent})
+        left = (survivor, *(LeftBug(task, text) for text in further), lost)
+        result, rejected = await make_evolved(tinycalc, replace(context, config=config), replace(order, left=left))
+        assert [made.base_files[PATH] for made in result.tasks] == further[:1]
+        assert rejected == [text_digest(PATH, survivor.text)]
+        assert result.funnel == {"bugs_tried": 2, "edit_is_no_bug_alone": 1, "kept": 1}
+
+
 def _check_rebuilt(tasks: list[Task], package: Package, layers: LayerStore, folder) -> None:
     (folder / "manifest.toml").write_text('entries = "real"\ntest_timeout_s = 40.0\ntimeout_s = 120.0\n')
     manifest = TaskManifest(folder / "manifest.toml")

@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repairgym.tasks.sources.fixes import aligned, changes_code, find_hunks, revert
+from repairgym.tasks.build.test_files import first_lines
+from repairgym.tasks.issues.cleaning import reveals
+from repairgym.tasks.layers.catalogue import Project
+from repairgym.tasks.sources.fixes import aligned, changes_code, find_hunks, revert, whole_fix
+from repairgym.tasks.sources.pairs import texts_of, texts_of_both
 
 TEXTS = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n", "\n"]), max_size=25).map("".join)
 
@@ -42,6 +48,44 @@ def test_comments_and_docstrings_are_no_code() -> None:
     assert [changes_code(newer, older, hunk) for hunk in hunks] == [False] * len(hunks)
     other = {"m": 'def f():\n    """Old."""\n    return 2\n'}
     assert all(changes_code(newer, other, hunk) for hunk in find_hunks(other, newer))
+
+
+def test_a_file_that_the_fix_adds_is_text_of_the_fix() -> None:
+    added = "def feed_semicolon(line):\n    return line.split(';')\n"
+    fix = whole_fix({"gone.py": "x\n", "m.py": "a = 1\n"}, {"m.py": "a = 2\n", "new.py": added})
+    assert fix.num_lines == 1 + 2 + 2
+    assert fix.new_text == "a = 2\n" + added
+    assert reveals("it lacks `return line.split(';')`", fix)
+    assert fix.broken_files == {"gone.py": "x\n", "m.py": "a = 1\n", "new.py": None}
+    assert fix.touched_functions() == []
+
+
+def test_files_that_do_not_parse_have_no_functions_and_a_byte_order_mark_is_no_code() -> None:
+    mark = "\ufeff"
+    older = {"m.py": f"{mark}def f():\n    return 1\n", "t.py": "{% if x %}\n1\n", "s.py": "def g(:\n"}
+    newer = {"m.py": f"{mark}def f():\n    return 2\n", "t.py": "{% if x %}\n2\n", "s.py": "def g():\n    pass\n"}
+    fix = whole_fix(older, newer)
+    assert [changes_code(newer, older, hunk) for hunk in fix.hunks] == [True, False, False]
+    assert [(path, span.qualified_name) for path, span in fix.touched_functions()] == [("m.py", "f"), ("s.py", "g")]
+    location = fix.location()
+    assert location
+    assert (location.path, location.name) == ("m.py", "f")
+    assert first_lines("m.py", newer["m.py"]) == {1: 1}
+    assert first_lines("t.py", newer["t.py"]) == {}
+
+
+def test_files_of_another_encoding_stay_as_they_are(tmp_path: Path) -> None:
+    texts = {"a.py": ("x = 1\n", "x = 2\n"), "old.py": ("x = 'é'\n", "x = 'é'\ny = 1\n"), "own.py": (None, "z\n")}
+    for path, pair in texts.items():
+        for name, text, encoding in zip(("older", "newer"), pair, ("latin-1", "utf-8"), strict=True):
+            (tmp_path / name).mkdir(exist_ok=True)
+            if text is not None:
+                (tmp_path / name / path).write_text(text, encoding=encoding)
+    project = Project(name="p", split="train", sources=("*.py",), tests=())
+    older, newer = texts_of_both(project, tmp_path / "older", tmp_path / "newer")
+    assert older == {"a.py": "x = 1\n"}
+    assert newer == {"a.py": "x = 2\n", "own.py": "z\n"}
+    assert texts_of(project, tmp_path / "older") == older
 
 
 def test_revert_that_does_not_parse_is_no_code_change() -> None:

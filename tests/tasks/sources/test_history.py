@@ -128,6 +128,32 @@ def test_a_repository_that_gives_nothing_says_why(made: Any, seeded_layers: Laye
         made.git("checkout", "--quiet", "main")
 
 
+def test_a_changed_encoding_is_no_new_file_and_deleted_tests_are_no_tests(
+    seeded_layers: LayerStore, tmp_path: Path, make_repository: Callable[..., Any]
+) -> None:
+    other = make_repository(tmp_path / "other")
+    other.write("src/tinycalc/__init__.py", "")
+    (other.folder / "src/tinycalc/m.py").write_bytes("# coding: latin-1\nNAME = 'é'\n".encode("latin-1"))
+    other.write("tests/test_m.py", "def test_a(): pass\n")
+    other.write("tests/test_n.py", "def test_n(): pass\n")
+    other.commit("First")
+    other.write("src/tinycalc/m.py", "NAME = 'e'\n")
+    other.write("tests/test_m.py", "from tinycalc import m\n\n\ndef test_a():\n    assert m.NAME == 'e'\n")
+    other.commit("Fix the name")
+    other.write("src/tinycalc/m.py", "NAME = 'f'\n")
+    (other.folder / "tests/test_m.py").unlink()
+    deletion = other.commit("Fix the name again")
+    (other.folder / "src/tinycalc/m.py").write_bytes("# coding: latin-1\nNAME = 'é'\n".encode("latin-1"))
+    other.write("tests/test_n.py", "def test_n(): assert True\n")
+    from_utf8 = other.commit("Fix the name at last")
+    store = build(write_config(tmp_path, entry(other)), tmp_path / "tasks", seeded_layers)
+    funnel = store.load_document("funnel.json")
+    rows = {"commits": 4, "candidates": 3, "root_commit": 1, "no_utf8": 2, "no_tests": 1}
+    assert funnel["total"]["history"] == rows
+    assert funnel["logs"]["history"]["no_utf8"].split()[1] == from_utf8[:12]
+    assert funnel["logs"]["history"]["no_tests"].split()[1] == deletion[:12]
+
+
 def test_without_an_issue_the_cleaned_message_is_the_report(made: Any) -> None:
     clone = GitRepository(made.folder)
     candidates, _ = find_candidates(entry(made), clone, HistoryConfig())

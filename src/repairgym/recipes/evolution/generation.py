@@ -54,7 +54,7 @@ from repairgym.training.evaluate import open_grader
 
 EVOLVED_FILE = "evolved.toml"
 """Task manifest of a generation."""
-EVOLVED_FORMAT = 2
+EVOLVED_FORMAT = 3
 """Part of each unit key; grows when equal orders give other tasks."""
 Report = Callable[[str, int, int, str], None]
 """Gets a stage, what is done of it, all of it, and a detail."""

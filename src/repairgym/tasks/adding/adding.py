@@ -198,13 +198,13 @@ class Adder:
 
 def _project_name(clone: GitRepository, commit: str, url: str) -> str:
     """Return the name in the project's settings, else the last part of ``url``."""
-    text = clone.text(commit, "pyproject.toml") or ""
+    text = clone.plain_text(commit, "pyproject.toml")
     declared = re.search(
         r'^\[(?:project|tool\.poetry)\][^\[]*?^name\s*=\s*["\']([\w.-]+)["\']', text, re.MULTILINE | re.DOTALL
     )
-    text = clone.text(commit, "setup.cfg") or ""
+    text = clone.plain_text(commit, "setup.cfg")
     declared = declared or re.search(r"^\[metadata\][^\[]*?^name\s*=\s*([\w.-]+)\s*$", text, re.MULTILINE | re.DOTALL)
-    declared = declared or re.search(r"\bname\s*=\s*[\"']([\w.-]+)[\"']", clone.text(commit, "setup.py") or "")
+    declared = declared or re.search(r"\bname\s*=\s*[\"']([\w.-]+)[\"']", clone.plain_text(commit, "setup.py"))
     return declared.group(1) if declared else url.rstrip("/").rpartition("/")[2].removesuffix(".git")
 
 

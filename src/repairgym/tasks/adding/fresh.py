@@ -19,7 +19,7 @@ from repairgym.tasks.adding.entry import render_entry
 from repairgym.tasks.adding.suite import Resolver
 from repairgym.tasks.adding.test_requirements import own_requirements
 from repairgym.tasks.adding.trial import Say
-from repairgym.tasks.layers.catalogue import Package
+from repairgym.tasks.layers.catalogue import JavaPackage, NpmPackage, Package
 from repairgym.tasks.layers.environments import lock_name, resolve_lock
 from repairgym.tasks.layers.store import LayerStore
 
@@ -88,6 +88,8 @@ class FreshFinder:
 
     def find(self, package: Package) -> FreshPackage:
         """Return the fresh pairs of ``package``, oldest first."""
+        if isinstance(package, NpmPackage | JavaPackage):
+            raise TaskError(f"{package.name}: this entry is of no Python package, and fresh releases are of these only")
         sdists = self.index.sdists(package.name)
         times = self.index.upload_times(package.name)
         if not times:
@@ -105,6 +107,7 @@ class FreshFinder:
             "requirements": requirements,
             "releases": tuple((older.version, newer.version) for older, newer in reversed(pairs)),
             "aged": (),
+            "removals": (),
             "sdists": {sdist.version: sdist.sha256 for pair in reversed(pairs) for sdist in pair},
         }
         return FreshPackage(package.model_copy(update=fields), uploaded, self.resolve(requirements))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from repairgym.config.tasks import TasksConfig
 from repairgym.diffs.make import unified_diff
+from repairgym.errors import TaskError
 from repairgym.records import Certificate, Environment, Location, Provenance, SourceKind, Task, TestRun
 from repairgym.tasks.build.test_files import conftest_paths, cut_from, file_of, function_id, functions_of
 from repairgym.tasks.issues.run_text import without_run_text
@@ -112,7 +113,8 @@ def assemble(bug: Bug, issue: str, config: TasksConfig, num_passing_kept: int) -
     """Return the task of ``bug``; TaskError if a hidden test cannot be cut out of its file."""
     seen = set(bug.visibility.visible)
     ordered = sorted(bug.pass_to_pass, key=lambda test_id: test_id not in seen)
-    passing = set(ordered[:num_passing_kept])
+    # A test that the agent sees is always one of the task.
+    passing = set(ordered[: max(num_passing_kept, len(seen.intersection(ordered)))])
     pass_to_pass = tuple(test_id for test_id in bug.pass_to_pass if test_id in passing)
     test_files = {file_of(test_id) for test_id in bug.fail_to_pass + pass_to_pass}
     conftests = {path for path in conftest_paths(test_files) if (bug.tree / path).is_file()}
@@ -150,12 +152,23 @@ def files_without(tree: Path, test_ids: Sequence[str]) -> dict[str, str]:
     for test_id in functions_of(test_ids):
         path, _, name = test_id.partition("::")
         names[path].append(name)
-    return {path: cut_from(path, read_text(tree / path), cut) for path, cut in names.items()}
+    texts = {path: readable_text(tree / path) for path in names}
+    if unreadable := [path for path, text in texts.items() if text is None]:
+        raise TaskError(f"test files that are no UTF-8: {', '.join(unreadable)}")
+    return {path: cut_from(path, texts[path] or "", cut) for path, cut in names.items()}
 
 
 def read_text(path: Path) -> str:
     """Return the UTF-8 text of a file with its line ends."""
     return path.read_bytes().decode("utf-8")
+
+
+def readable_text(path: Path) -> str | None:
+    """Return `read_text` of a file; None if it is no UTF-8, as old sources that name their encoding."""
+    try:
+        return read_text(path)
+    except UnicodeDecodeError:
+        return None
 
 
 def sdist_provenance(package: Package, version: str, base_version: str, recipe: str, tree: Path) -> Provenance:

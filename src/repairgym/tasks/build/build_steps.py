@@ -218,20 +218,30 @@ async def with_build_steps(
 ) -> tuple[list[Task], Counter[str]]:
     """Add to ``tasks`` the candidate steps that their gold state passes; count dropped steps by kind.
 
-    A task with steps keeps them. Tasks of one tree with the same import name share one trial.
+    A task with steps keeps them. Tasks of one tree share the trial of a step that does the same for them.
     """
-    chosen: dict[tuple[str, str, str], tuple[BuildStep, ...]] = {}
+    trials: dict[tuple[str, str, BuildStep, tuple[str, ...]], bool] = {}
     dropped: Counter[str] = Counter()
     with_steps: list[Task] = []
     for task in tasks:
-        key = (task.base_tree, task.environment.digest, import_name(task))
-        if key not in chosen and not task.build:
-            layers = task_layers(task, store)
-            steps = candidate_steps(task, layers)
-            chosen[key] = tuple([step for step in steps if await _passes(task, step, layers, backend, limits)])
-            dropped.update(f"no_{step.kind}_step" for step in steps if step not in chosen[key])
-        with_steps.append(task if task.build else task.model_copy(update={"build": chosen[key]}))
+        if task.build:
+            with_steps.append(task)
+            continue
+        layers, chosen = task_layers(task, store), list[BuildStep]()
+        for step in candidate_steps(task, layers):
+            key = (task.base_tree, task.environment.digest, step, _files_of(step, task))
+            if key not in trials:
+                trials[key] = await _passes(task, step, layers, backend, limits)
+                dropped.update(() if trials[key] else (f"no_{step.kind}_step",))
+            chosen += [step] if trials[key] else []
+        with_steps.append(task.model_copy(update={"build": tuple(chosen)}))
     return with_steps, dropped
+
+
+def _files_of(step: BuildStep, task: Task) -> tuple[str, ...]:
+    """Return the files of the gold state that ``step`` is about; an import is about all of it."""
+    is_about_changes = CHANGED in step.command or step.kind == "compile"
+    return changed_python_files(graded_files(task, task.gold_files)) if is_about_changes else ()
 
 
 async def _passes(

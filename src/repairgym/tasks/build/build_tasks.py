@@ -50,7 +50,7 @@ SOURCES: dict[SourceKind, TaskSource[Any]] = {
     "history": make_history,
     "breakages": make_breakages,
 }
-UNIT_FORMATS: Mapping[SourceKind, int] = {"mutations": 6, "releases": 5, "history": 5, "breakages": 5}
+UNIT_FORMATS: Mapping[SourceKind, int] = {"mutations": 7, "releases": 6, "history": 6, "breakages": 6}
 """Part of each unit key; grows when the source makes other tasks from the same input."""
 _IRRELEVANT: Mapping[str, bool | set[str]] = {
     **dict.fromkeys(("sources", "packages", "catalogue", "splits", "limits", "num_workers", "num_concurrent"), True),
@@ -72,7 +72,7 @@ class Job:
     @property
     def name(self) -> str:
         """Name of the unit."""
-        part = f"-{self.part}" if self.part else ""
+        part = f"@{self.part}" if self.part else ""  # a name may end with a hyphen and a number
         return f"{self.source}-{self.package.name}{part}"
 
     def key(self, config: TasksConfig) -> str:
@@ -304,6 +304,9 @@ async def _try_unit(job: Job, config: TasksConfig, root: Path) -> Unit | RepairG
         return await _make_unit(job, config, root)
     except RepairGymError as error:
         return error
+    except (UnicodeDecodeError, SyntaxError, RecursionError) as error:
+        # A file of the package that cannot be read, where no source leaves it out.
+        return TaskError(f"{job.package.name}: {type(error).__name__}: {error}")
 
 
 async def _make_unit(job: Job, config: TasksConfig, root: Path) -> Unit:

@@ -19,6 +19,7 @@ from repairgym.records import TestOutcome, TestRequest, TestRun
 from repairgym.sandbox.base import SandboxBackend, SandboxSpec
 from repairgym.tasks.build.validation import run_fresh
 from repairgym.tasks.javascript.syntax import cuttable_tests, is_javascript, named_functions, without_tests
+from repairgym.tasks.mutation.operators import BYTE_ORDER_MARK, NOT_PARSED
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -256,7 +257,10 @@ def _usable_ids(run: TestRun, tree: Path, max_test_s: float, is_inherited_usable
 
 
 def _cuttable_in(tree: Path, path: str, is_inherited_usable: bool) -> frozenset[str]:
-    source = (tree / path).read_text(encoding="utf-8", errors="replace")
+    try:
+        source = (tree / path).read_bytes().decode("utf-8")
+    except UnicodeDecodeError:
+        return frozenset()  # a cut file is written in UTF-8
     if is_javascript(path):
         return cuttable_tests(path, source)
     inherited = inherited_tests(source) if is_inherited_usable else ()
@@ -274,7 +278,14 @@ def _invert(run: TestRun, usable: tuple[str, ...]) -> dict[tuple[str, int], tupl
 
 @lru_cache(maxsize=64)
 def first_lines(path: str, source: str) -> dict[int, int]:
-    """Return line of each ``def`` -> first line of its code object (its first decorator, if any)."""
-    if is_javascript(path):
-        return {function.first_line: function.first_line for function in named_functions(path, source)}
-    return {node.lineno: _line_range(node)[0] for node in ast.walk(ast.parse(source)) if isinstance(node, FunctionNode)}
+    """Return line of each ``def`` -> first line of its code object (its first decorator, if any).
+
+    A file that does not parse has none.
+    """
+    try:
+        if is_javascript(path):
+            return {function.first_line: function.first_line for function in named_functions(path, source)}
+        tree = ast.parse(source.removeprefix(BYTE_ORDER_MARK))
+    except NOT_PARSED:
+        return {}
+    return {node.lineno: _line_range(node)[0] for node in ast.walk(tree) if isinstance(node, FunctionNode)}

@@ -107,7 +107,7 @@ def _added_entries(change: CommitTexts, clone: GitRepository) -> list[str]:
     commit, entries = change.commit, list[str]()
     for path in change.others:
         if any(fnmatchcase(path.lower(), pattern.lower()) for pattern in change.changelog):
-            before = set((clone.text(commit.parents[0], path) or "").splitlines())
-            added = [line for line in (clone.text(commit.id, path) or "").splitlines() if line not in before]
+            before = set(clone.plain_text(commit.parents[0], path).splitlines())
+            added = [line for line in clone.plain_text(commit.id, path).splitlines() if line not in before]
             entries.append(clean_entry(" ".join(line.strip() for line in added)))
     return [entry for entry in entries if len(entry) >= MIN_CODE_LINE_CHARS]

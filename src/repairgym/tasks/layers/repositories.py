@@ -9,6 +9,7 @@ links that leave it is rejected with `UnsupportedTreeError`.
 import hashlib
 import io
 import os
+import re
 import subprocess
 import tarfile
 import tempfile
@@ -31,7 +32,9 @@ _SETTINGS = ("safe.directory=*", "core.fsmonitor=false", "core.hooksPath=/dev/nu
 _SAFE = [part for setting in (*_SETTINGS, "protocol.ext.allow=never") for part in ("-c", setting)]
 
 
-UnsupportedReason = Literal["submodules", "lfs_pointers", "unsafe_links", "too_large", "missing_from_the_clone"]
+UnsupportedReason = Literal[
+    "submodules", "lfs_pointers", "unsafe_links", "too_large", "missing_from_the_clone", "no_utf8"
+]
 
 
 class UnsupportedTreeError(TaskError):
@@ -132,12 +135,26 @@ class GitRepository:
         return messages.decode("utf-8", "replace")
 
     def text(self, commit_id: str, path: str) -> str | None:
-        """Return the text of a file in a commit; None if it is missing or no UTF-8."""
+        """Return the text of a file in a commit; None if the commit has no such file.
+
+        It raises UnsupportedTreeError if the file is no UTF-8, and what `git` raises.
+        """
         full_path = f"{self.subdirectory}/{path}" if self.subdirectory else path
-        try:
-            return self.git("cat-file", "blob", f"{commit_id}:{full_path}").decode("utf-8")
-        except (InputError, UnicodeDecodeError):
+        # Asked first, because a failure to read the file must not look as if there were none.
+        entry = self.git("ls-tree", "-z", "--full-tree", commit_id, "--", full_path).partition(b"\t")[0].split()
+        if b"blob" not in entry:
             return None
+        try:
+            return self.git("cat-file", "blob", entry[-1].decode()).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UnsupportedTreeError("no_utf8", path) from error
+
+    def plain_text(self, commit_id: str, path: str) -> str:
+        """Return `text` of a file that is only searched; empty where there is none."""
+        try:
+            return self.text(commit_id, path) or ""
+        except UnsupportedTreeError:
+            return ""
 
     def version(self, commit_id: str) -> str:
         """Return the newest version tag before the commit, ``0`` for none."""
@@ -145,7 +162,8 @@ class GitRepository:
             tag = self.git("describe", "--tags", "--abbrev=0", "--match", "*[0-9]*", commit_id).decode().strip()
         except InputError:
             return "0"
-        return tag[next(i for i, character in enumerate(tag) if character.isdigit()) :]
+        # Files and tasks are named after it, and a tag may be a path (`py3/v1.2`).
+        return re.sub(r"[^\w.+!-]", "-", tag[next(i for i, character in enumerate(tag) if character.isdigit()) :])
 
     def tree_id(self, commit_id: str) -> str:
         """Return git's id of the commit's tree (of the subdirectory)."""

@@ -93,6 +93,8 @@ _NOISE = (
     r"(?!Exception:|usage:|Failed to build|Failed building|Could not find a version|subprocess-exited|backend-unavail"
     r"|metadata-generation|failed-wheel|Command ')"
 )
+_TEST = r"\S+?::[^\[]*?(?:\[.*?\](?= - |$)|\[.*)?|\S+\.py"
+"""A test or a file in pytest's summary; the parameters of a test may hold the mark that ends its name."""
 RULES: tuple[Rule, ...] = (
     # Resolvers: pip, uv, cargo, Maven.
     Rule(r"^(?:ERROR: )?(?P<message>No matching distribution found for .+)"),
@@ -111,7 +113,7 @@ RULES: tuple[Rule, ...] = (
     Rule(r"^(?P<message>[A-Z]{1,4}\d{3,4} (?:\[\*\] )?\S.+)", "build_tool"),
     # pytest: the first failure, from its own lines or from the summary; then unittest.
     Rule(r"^E {2,}(?P<message>\S.*)", "test", is_block=True),
-    Rule(r"^(?:FAILED|ERROR) (?P<path>\S+::.*?|\S+\.py)(?: - (?P<message>.+))?$", "test"),
+    Rule(rf"^(?:FAILED|ERROR) (?P<path>{_TEST})(?: - (?P<message>.+))?$", "test"),
     Rule(r"^(?P<message>(?:configuration error|invalid pyproject).+)", "configuration"),
     Rule(r"^(?P<message>[\w.]*(?:Error|Exception|Exit|Interrupt|Warning|gaierror)(?:: .*)?)$", is_last=True),
     Rule(r"^\S*python\S*: (?P<message>No module named .+)"),
@@ -191,7 +193,7 @@ def _place(lines: Sequence[str], index: int, rule: Rule) -> _LinePlace:
 
 def _failed_tests(lines: Sequence[str]) -> list[str]:
     """Return the tests or files in pytest's summary."""
-    pattern = re.compile(r"^(?:FAILED|ERROR) (\S+::.*?|\S+\.py)(?: - .+)?$")
+    pattern = re.compile(rf"^(?:FAILED|ERROR) ({_TEST})(?: - .+)?$")
     return [match[1] for line in lines if (match := pattern.match(line))]
 
 

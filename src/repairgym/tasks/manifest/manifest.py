@@ -188,6 +188,7 @@ class TaskManifest:
         """Read the entries of one package."""
         path = self.package_path(name)
         try:
+            # Not `splitlines`: a text may hold a line separator, which JSON leaves as it is.
             head, shared, *lines = path.read_text(encoding="utf-8").split("\n")
             entries = [TaskEntry.model_validate_json(line) for line in lines if line]
             fields = json.loads(head)
@@ -210,6 +211,9 @@ class TaskManifest:
         """Add entries for ``tasks`` of ``packages``; count the tasks by outcome.
 
         With ``is_replacing`` a task gets a new entry in the place of its old one.
+
+        Raises:
+            InputError: a task is of another catalogue entry than the manifest has, and would not rebuild.
         """
         counts: Counter[str] = Counter()
         contents: dict[str, PackageEntries] = {}
@@ -226,11 +230,27 @@ class TaskManifest:
             if is_known and not is_replacing:
                 counts["already_there"] += 1
                 continue
+            self._check_head(contents[name], task, packages[name])
             self._add(contents[name], task, packages[name])
             counts["replaced" if is_known else "recorded"] += 1
         for name, content in contents.items():
             self._write(name, content)
         return counts
+
+    def _check_head(self, content: PackageEntries, task: Task, package: Package) -> None:
+        """Check that ``task`` is one of the package as the manifest has it; a catalogue entry may change."""
+        known, is_build = content.package, is_wheel_check(task.fail_to_pass) or is_java_check(task.fail_to_pass)
+        own = {"split": known.split, "source_paths": known.source_paths, "runner": known.test_runner}
+        own |= {} if is_build else {"plugins": known.plugins}
+        other = [name for name, value in own.items() if getattr(task, name) != value]
+        # Hunks are numbered over all sources, and a task does not tell which these were; a mutation names its file.
+        if task.source != "mutations" and task.id not in content.entries:
+            other += [name for name in ("sources", "excluded") if getattr(known, name) != getattr(package, name)]
+        if other:
+            raise InputError(
+                f"{task.id} was made with other {', '.join(other)} than what {self.package_path(package.name)} has, "
+                "and could not be rebuilt from it; record it into another manifest"
+            )
 
     def _add(self, content: PackageEntries, task: Task, package: Package) -> None:
         task = self.with_deadlines(task)

@@ -33,6 +33,7 @@ from repairgym.tasks.manifest.manifest import (
     recorded_certificate,
     text_key,
 )
+from repairgym.tasks.mutation.file_functions import functions_in
 from repairgym.tasks.mutation.mutants import MutableFunction, Mutant, broken_texts, mutable_functions
 from repairgym.tasks.mutation.operators import Mutation
 from repairgym.tasks.mutation.real_breaks import find_breaks
@@ -42,7 +43,7 @@ from repairgym.tasks.sources.build_checks import with_check
 from repairgym.tasks.sources.changelog import read_entries
 from repairgym.tasks.sources.fixes import Fix, aligned, whole_fix
 from repairgym.tasks.sources.mutations import RECIPE_SEPARATOR
-from repairgym.tasks.sources.pairs import texts_of
+from repairgym.tasks.sources.pairs import texts_of_both
 from repairgym.tasks.sources.version_search import bound_edits, read_bounds
 from repairgym.tasks.store import TaskStore
 
@@ -210,13 +211,17 @@ class Rebuilder:
         for function in self.functions[place]:
             if function.span.qualified_name == name and (mutant := _mutant(function, edit)):
                 return mutant
+        # An edit as data needs no operator: its function, or the whole file, may be one that none can break.
+        for span in functions_in(path, read_text(tree / path)) if is_text_recipe(edit) else ():
+            plain = MutableFunction(path, read_text(tree / path), span, ())
+            if span.qualified_name == name and (mutant := _mutant(plain, edit)):
+                return mutant
         raise _unknown(entry)
 
     def _release(self, entry: TaskEntry, tree: Path) -> _Edit:
         package, pair = self.content.package, (entry.base_version, entry.version)
         if pair not in self.pairs:
-            older = texts_of(package, self.layers.tree(package.sdist(entry.base_version)))
-            newer = texts_of(package, tree)
+            older, newer = texts_of_both(package, self.layers.tree(package.sdist(entry.base_version)), tree)
             older = aligned(older, newer) if entry.source == "breakages" else older
             self.pairs[pair] = whole_fix(older, newer)
         whole, match = self.pairs[pair], _HUNKS.match(entry.recipe)

@@ -16,6 +16,11 @@ from typing import Self, TypeGuard
 
 from repairgym.diffs.lines import source_lines
 
+NOT_PARSED = (SyntaxError, ValueError, RecursionError)
+"""Errors of the parser: no such syntax, a null character, too deep."""
+BYTE_ORDER_MARK = "\ufeff"
+"""First character of some files, which the parser takes in bytes only."""
+
 
 class SourceTokens:
     """Tokens of a module by position, with columns in characters (the syntax tree counts UTF-8 bytes)."""
@@ -158,7 +163,7 @@ def apply(source: str, *mutations: Mutation) -> str:
 
 def find_functions(source: str) -> list[FunctionSpan]:
     """Return module-level functions and methods of a module that parses, in source order."""
-    return list(_walk_functions(ast.parse(source), ""))
+    return list(_walk_functions(ast.parse(source.removeprefix(BYTE_ORDER_MARK)), ""))
 
 
 def _walk_functions(node: ast.AST, prefix: str) -> Iterator[FunctionSpan]:

@@ -8,11 +8,13 @@ gives the same edits; a recipe has no line break.
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 from itertools import accumulate
 from typing import Literal, get_args
 
+from repairgym.diffs.lines import source_lines
 from repairgym.tasks.mutation.operators import Mutation, Site
 
 TextFamily = Literal["failed_repair", "proposed_edit", "injected_edit"]
@@ -28,7 +30,7 @@ _SEPARATOR = "; "
 
 def edits_between(source: str, text: str, family: str) -> tuple[Mutation, ...]:
     """Return the replacements of whole tokens that lead from ``source`` to ``text``, from the first line on."""
-    old, new = source.splitlines(keepends=True), text.splitlines(keepends=True)
+    old, new = source_lines(source, keepends=True), source_lines(text, keepends=True)
     edits: list[Mutation] = []
     for tag, first, last, new_first, new_last in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if tag != "equal":
@@ -39,14 +41,17 @@ def edits_between(source: str, text: str, family: str) -> tuple[Mutation, ...]:
 def _token_edits(old: str, new: str, first_line: int, family: str) -> Iterator[Mutation]:
     """Yield the edits of a block of lines that begins at ``first_line``."""
     left, right = _TOKEN.findall(old), _TOKEN.findall(new)
-    starts = [0, *accumulate(map(len, left))]
+    starts, lines = [0, *accumulate(map(len, left))], source_lines(old, keepends=True)
+    line_starts = [0, *accumulate(map(len, lines))]
+    if lines and not lines[-1].endswith(("\r", "\n")):
+        line_starts.pop()  # the end of the text is no start of a line
     for tag, first, last, new_first, new_last in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
         if tag == "equal":
             continue
-        before = old[: starts[first]]
-        column = len(before) - (before.rfind("\n") + 1)
+        number = bisect_right(line_starts, starts[first]) - 1
+        column = starts[first] - line_starts[number]
         written = "".join(right[new_first:new_last])
-        site = Site(family, first_line + before.count("\n"), column, "".join(left[first:last]), (written,))
+        site = Site(family, first_line + number, column, "".join(left[first:last]), (written,))
         yield Mutation(site, written)
 
 
@@ -63,7 +68,7 @@ def is_text_recipe(recipe: str) -> bool:
 
 def read_text_edits(source: str, recipe: str) -> tuple[Mutation, ...]:
     """Return the edits of ``recipe`` in ``source``; ValueError when it holds none there."""
-    starts = [0, *accumulate(len(line) for line in source.splitlines(keepends=True))]
+    starts = [0, *accumulate(len(line) for line in source_lines(source, keepends=True))]
     edits, position, decoder = [], 0, json.JSONDecoder()
     while position < len(recipe):
         place = _PLACE.match(recipe, position)

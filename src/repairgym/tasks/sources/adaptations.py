@@ -22,7 +22,7 @@ from repairgym.tasks.layers.requirement_pins import pinned_versions, runtime_req
 from repairgym.tasks.layers.store import tree_digest
 from repairgym.tasks.sources.base import BuildContext, Drop
 from repairgym.tasks.sources.fixes import Fix, Hunk, aligned, find_hunks
-from repairgym.tasks.sources.pairs import Origin, Pair, texts_of
+from repairgym.tasks.sources.pairs import Origin, Pair, texts_of_both
 
 MAX_FAILING = 60
 """Failing test functions that a task has at most: a broken import fails all of them."""
@@ -104,8 +104,9 @@ class Adaptation:
             config=self.context.config.releases,
             labels=self._labels(),
         )
-        older = aligned(texts_of(package, self.context.store.tree(package.sdist(base))), texts_of(package, spec.tree))
-        return await Pair.set_up(origin, self.context, spec, package.test_files(spec.tree), older)
+        older, newer = texts_of_both(package, self.context.store.tree(package.sdist(base)), spec.tree)
+        tests = package.test_files(spec.tree)
+        return await Pair.set_up(origin, self.context, spec, tests, aligned(older, newer), newer)
 
     def _labels(self) -> dict[str, str]:
         names = " ".join(sorted({name for removal in self.removals for name in removal.names}))

@@ -89,7 +89,7 @@ def of_kinds(task: Task, kinds: Collection[ChangeKind]) -> Task | Drop:
 
 @dataclass
 class SourceResult:
-    """Tasks of one package, and counts of dropped candidates."""
+    """Tasks of one package, and counts of dropped candidates. Guarantees: the certificate of each task is valid."""
 
     tasks: list[Task] = field(default_factory=list)
     funnel: Counter[str] = field(default_factory=Counter)
@@ -98,6 +98,9 @@ class SourceResult:
 
     def add(self, outcome: Task | Drop) -> None:
         """Keep a task, or count the reason of a drop."""
+        if isinstance(outcome, Task) and not outcome.certificate.is_valid:
+            # Its own tests may all be stable: a plugin that changes outcomes makes records that count as forged.
+            outcome = Drop("not_certified", f"{outcome.id}: {outcome.certificate.model_dump_json()}")
         if isinstance(outcome, Task):
             self.funnel["kept"] += 1
             self.tasks.append(outcome)

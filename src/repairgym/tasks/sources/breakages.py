@@ -16,7 +16,7 @@ from typing import Self
 from repairgym.errors import TaskError
 from repairgym.records import Environment, Task, TestRun
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.tasks.build.assembly import Bug, choose_visible, read_text, sdist_provenance
+from repairgym.tasks.build.assembly import Bug, choose_visible, read_text, readable_text, sdist_provenance
 from repairgym.tasks.build.release_facts import is_told, plain_metadata
 from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
 from repairgym.tasks.build.wheel_check import BUILD_TEST, EXPECTED_FILE, RELEASE_TEST, SEALED_FILE, check_text
@@ -100,8 +100,8 @@ class BreakageRun:
         """
         families: dict[str, list[SettingsEdit]] = defaultdict(list)
         for path in SETTINGS_FILES:
-            if (self.spec.tree / path).is_file():
-                text = read_text(self.spec.tree / path)
+            text = readable_text(self.spec.tree / path) if (self.spec.tree / path).is_file() else None
+            if text is not None:
                 for edit in find_breaks(path, text):
                     if is_told(self.spec.tree, edit, text):
                         families[edit.operator].append(edit)

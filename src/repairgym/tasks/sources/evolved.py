@@ -15,6 +15,7 @@ from functools import partial
 from itertools import chain, zip_longest
 
 from repairgym.config.tasks import PlanConfig
+from repairgym.diffs.lines import source_lines
 from repairgym.records import Task
 from repairgym.tasks.build.assembly import read_text
 from repairgym.tasks.build.concurrency import ordered_map
@@ -77,6 +78,14 @@ class Candidate:
     """Parts of it that have to be bugs alone, so that half a repair does not pass."""
 
 
+@dataclass(frozen=True)
+class Rejected:
+    """A bug that is none without a run."""
+
+    reason: Drop
+    digest: str
+
+
 def text_digest(path: str, text: str | None) -> str:
     """Return a digest of a broken file."""
     return hashlib.sha256(f"{path}\0{text}".encode()).hexdigest()[:16]
@@ -99,7 +108,7 @@ async def make_evolved(
             outcome = outcome.model_copy(update={"labels": labels})
         made.result.add(outcome)
     files = {text_digest(path, task.base_files[path]) for task in made.result.tasks for path in task.gold_files}
-    return made.result, sorted(made.known - order.known - files)
+    return made.result, sorted(made.tried - order.known - files)
 
 
 @dataclass
@@ -110,17 +119,22 @@ class Evolution:
     order: Order
     propose: Propose | None
     known: set[str]
+    """`text_digest` of every bug that is known or was begun."""
+    tried: set[str] = field(default_factory=set)
+    """That of each bug with an outcome. One that was in flight when there were tasks enough has none."""
     result: SourceResult = field(default_factory=SourceResult)
     accepted: list[MutantEvidence] = field(default_factory=list)
 
-    async def try_all(self, candidates: Iterable[Candidate], num: int) -> None:
+    async def try_all(self, candidates: Iterable[Candidate | Rejected], num: int) -> None:
         """Try ``candidates`` until ``num`` of them, or the quota of the package, are accepted."""
         most = min(len(self.accepted) + num, self.run.context.quota)
         if len(self.accepted) >= most:
             return
         async with aclosing(ordered_map(self._try, candidates, self.run.context.config.num_concurrent)) as tried:
-            async for _, outcome in tried:
-                self.result.funnel["bugs_tried"] += 1
+            # Only what is reached in this order counts: how much was begun beyond it depends on num_concurrent.
+            async for candidate, (digest, outcome) in tried:
+                self.tried.update([digest] if digest else ())
+                self.result.funnel.update({"bugs_tried": 1} if isinstance(candidate, Candidate) else {})
                 if isinstance(outcome, Drop):
                     self.result.add(outcome)
                     continue
@@ -128,16 +142,23 @@ class Evolution:
                 if len(self.accepted) >= most:
                     break
 
-    async def _try(self, candidate: Candidate) -> MutantEvidence | Drop:
-        target, mutant = candidate.target, candidate.mutant or await self._ask(candidate.target.function)
+    async def _try(self, candidate: Candidate | Rejected) -> tuple[str, MutantEvidence | Drop]:
+        """Return the digest of the bug that was tried (empty: none) and what became of it."""
+        if isinstance(candidate, Rejected):
+            self.known.add(candidate.digest)
+            return candidate.digest, candidate.reason
+        mutant = candidate.mutant or await self._ask(candidate.target.function)
         if isinstance(mutant, Drop):
-            return mutant
+            return "", mutant
         ((path, text),) = broken_texts([mutant]).items()
         digest = text_digest(path, text)
         if digest in self.known:
-            return Drop("known_already", mutant.recipe)
+            return "", Drop("known_already", mutant.recipe)
         self.known.add(digest)
-        evidence = await self.run.try_mutant((target, mutant))
+        return digest, await self._outcome(candidate, mutant)
+
+    async def _outcome(self, candidate: Candidate, mutant: Mutant) -> MutantEvidence | Drop:
+        evidence = await self.run.try_mutant((candidate.target, mutant))
         if isinstance(evidence, Drop):
             return evidence
         for part in candidate.parts:
@@ -152,15 +173,11 @@ class Evolution:
         text = await self.propose(function)
         return text if isinstance(text, Drop) else _text_mutant(function, text, PROPOSED)
 
-    def left_bugs(self) -> Iterator[Candidate]:
+    def left_bugs(self) -> Iterator[Candidate | Rejected]:
         """Yield what failed repairs left."""
         for left in self.order.left:
-            candidate = self._left_bug(left)
-            if isinstance(candidate, Drop):
-                self.result.add(candidate)
-                self.known.add(text_digest(left.task.location.path if left.task.location else "", left.text))
-            else:
-                yield candidate
+            bug, path = self._left_bug(left), left.task.location.path if left.task.location else ""
+            yield Rejected(bug, text_digest(path, left.text)) if isinstance(bug, Drop) else bug
 
     def _left_bug(self, left: LeftBug) -> Candidate | Drop:
         place = left.task.location
@@ -254,5 +271,5 @@ def _text_mutant(function: MutableFunction, text: str, family: str) -> Mutant | 
 
 
 def _gives_away(source: str, edit: Mutation) -> bool:
-    is_inside = edit.site.line <= len(source.splitlines())
+    is_inside = edit.site.line <= len(source_lines(source))
     return is_inside and "\n" not in edit.new and gives_away(source, edit)

@@ -16,7 +16,7 @@ from repairgym.records import Location, Provenance
 from repairgym.tasks.build.test_files import test_sources
 from repairgym.tasks.javascript.syntax import code_of, is_javascript
 from repairgym.tasks.mutation.file_functions import functions_in
-from repairgym.tasks.mutation.operators import FunctionSpan, is_text
+from repairgym.tasks.mutation.operators import BYTE_ORDER_MARK, NOT_PARSED, FunctionSpan, is_text
 from repairgym.tasks.sources.changelog import Clues
 
 Texts = Mapping[str, str | None]
@@ -30,7 +30,7 @@ class Hunk:
     """One changed place.
 
     ``first`` and ``end`` are 0-based line numbers in the newer text, [first, end); ``old_lines`` replace them when the
-    hunk is reverted. A file that only one state has is a single hunk with ``is_whole_file``.
+    hunk is reverted. A file that only one state has is a single hunk of all its lines, with ``is_whole_file``.
     """
 
     number: int
@@ -49,7 +49,8 @@ def find_hunks(older: Texts, newer: Texts) -> list[Hunk]:
         if before == after:
             continue
         if before is None or after is None:
-            hunks.append(Hunk(len(hunks), path, 0, 0, tuple(split_lines(before or "")), is_whole_file=True))
+            gone, new = split_lines(before or ""), split_lines(after or "")
+            hunks.append(Hunk(len(hunks), path, 0, len(new), tuple(gone), is_whole_file=True))
             continue
         for first, end, old_lines in _changes(split_lines(before), split_lines(after)):
             hunks.append(Hunk(len(hunks), path, first, end, tuple(old_lines)))
@@ -103,14 +104,14 @@ def changes_code(newer: Texts, older: Texts, hunk: Hunk) -> bool:
         return True
     try:
         return _code(hunk.path, after) != _code(hunk.path, before)
-    except SyntaxError:
+    except NOT_PARSED:
         return False
 
 
 def _code(path: str, text: str) -> object:
     if is_javascript(path):
         return code_of(path, text)
-    tree = ast.parse(text)
+    tree = ast.parse(text.removeprefix(BYTE_ORDER_MARK))
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
@@ -167,19 +168,27 @@ class Fix:
             if text is None or hunk.is_whole_file:
                 continue
             last = max(hunk.end, hunk.first + 1)
-            spans = functions_in(hunk.path, text)
+            spans = _functions(hunk.path, text)
             functions.update({(hunk.path, s): None for s in spans if s.first_line <= last and hunk.first < s.last_line})
         return list(functions)
 
     def location(self) -> Location | None:
         """Return the first touched function that the broken tree still has."""
-        broken = {path: functions_in(path, text or "") for path, text in self.broken_files.items()}
+        broken = {path: _functions(path, text or "") for path, text in self.broken_files.items()}
         for path, span in self.touched_functions():
             for there in broken[path]:
                 if there.qualified_name == span.qualified_name:
                     first, last = there.first_line, there.last_line
                     return Location(path=path, name=span.qualified_name, first_line=first, last_line=last)
         return None
+
+
+def _functions(path: str, text: str) -> list[FunctionSpan]:
+    """Return the functions of a file; none of one that does not parse, which a fix may touch or repair."""
+    try:
+        return functions_in(path, text)
+    except NOT_PARSED:
+        return []
 
 
 def whole_fix(older: Texts, newer: Texts) -> Fix:

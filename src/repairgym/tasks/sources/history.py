@@ -192,11 +192,14 @@ class CommitMiner:
             pair = self.newest[0].without(candidate.commit, candidate.sources)
             return pair if isinstance(pair, Drop) else self._out_of_bounds(whole_fix(pair.older, pair.newer)) or pair
         pinned = self._pin(candidate)
-        if dropped := self._out_of_bounds(pinned.fix):
+        fix = pinned.fix
+        if dropped := self._out_of_bounds(fix):
             return dropped
+        if not pinned.changed_tests:
+            return Drop("no_tests", "it deletes tests only")
         if unnoticed := await self._unnoticed_log(pinned):
             return Drop("no_fixed_tests", unnoticed)
-        return await Pair.set_up(pinned.origin, self.context, pinned.spec, pinned.test_files, pinned.fix.older)
+        return await Pair.set_up(pinned.origin, self.context, pinned.spec, pinned.test_files, fix.older, fix.newer)
 
     def _out_of_bounds(self, fix: Fix) -> Drop | None:
         """Return the reason of a drop that the difference alone gives."""
@@ -211,13 +214,15 @@ class CommitMiner:
         commit = next(self.clone.commits(self.repository.revision))
         origin, spec = self._origin(commit, base="")
         tests, texts = self.repository.test_files(spec.tree), texts_of(self.repository, spec.tree)
-        return NewestState(self.clone, await Pair.set_up(origin, self.context, spec, tests, texts))
+        return NewestState(self.clone, await Pair.set_up(origin, self.context, spec, tests, texts, texts))
 
     def _pin(self, candidate: Candidate) -> _PinnedCommit:
         """Pin tree and environment of a commit."""
         parent = candidate.commit.parents[0]
         origin, spec = self._origin(candidate.commit, parent)
         newer = texts_of(self.repository, spec.tree)
+        if unreadable := set(candidate.sources).intersection(self.repository.source_files(spec.tree)) - newer.keys():
+            raise UnsupportedTreeError("no_utf8", min(unreadable))
         older = {**newer, **{path: self.clone.text(parent, path) for path in candidate.sources}}
         test_files = self._test_files(candidate, spec.tree)
         changed = tuple(path for path in test_files if path in candidate.tests)

@@ -22,7 +22,7 @@ from repairgym.config.tasks import MutationConfig
 from repairgym.errors import TaskError
 from repairgym.records import Environment, Location, Task, TestOutcome, TestRequest, TestRun
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.tasks.build.assembly import Bug, assemble, choose_visible, read_text, sdist_provenance
+from repairgym.tasks.build.assembly import Bug, assemble, choose_visible, readable_text, sdist_provenance
 from repairgym.tasks.build.concurrency import ordered_map
 from repairgym.tasks.build.test_files import SuiteMap, file_of, first_lines, functions_of, trace_suite
 from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
@@ -30,8 +30,15 @@ from repairgym.tasks.issues.describing import Failure, failures_of
 from repairgym.tasks.issues.localized import BrokenFunction, localized_issue
 from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.layers.store import tree_digest
-from repairgym.tasks.mutation.mutants import MutableFunction, Mutant, broken_texts, mutable_functions, mutants
-from repairgym.tasks.mutation.operators import FunctionSpan
+from repairgym.tasks.mutation.mutants import (
+    MutableFunction,
+    Mutant,
+    broken_texts,
+    has_odd_line_ends,
+    mutable_functions,
+    mutants,
+)
+from repairgym.tasks.mutation.operators import BYTE_ORDER_MARK, FunctionSpan
 from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult
 from repairgym.tasks.synthetic import LOCALIZATION, NUM_BUGS
 
@@ -47,7 +54,7 @@ async def make_mutations(package: Package, context: BuildContext) -> SourceResul
     """Make `mutations` tasks (see `TaskSource`)."""
     mutation_run = await MutationRun.set_up(package, context)
     targets, num_bugs = mutation_run.targets(), mutation_run.config.num_bugs
-    result = SourceResult(funnel=Counter(functions=len(targets)))
+    result = SourceResult(funnel=Counter(functions=len(targets), **mutation_run.unusable_files()))
     accepted: list[MutantEvidence] = []
     num_accepted: Counter[Target] = Counter()
     queue = mutation_run.candidates(targets, num_accepted)
@@ -144,7 +151,10 @@ class MutationRun:
         environment, spec = context.pinned(package)
         tree, config = spec.tree, context.config
         bound = config.mutations.max_file_bytes
-        request = context.request(package, _not_larger(tree, package.test_files(tree), bound), config.suite_timeout_s)
+        test_files = _not_larger(tree, package.test_files(tree), bound)
+        if not test_files:  # without any, the whole tree would be run
+            raise TaskError(f"{package.name}: every test file is larger than mutations.max_file_bytes = {bound}")
+        request = context.request(package, test_files, config.suite_timeout_s)
         traced = request.model_copy(update={"traced_paths": _not_larger(tree, package.source_files(tree), bound)})
         spec = await context.compiled(spec, request)
         suite = await trace_suite(context.backend, spec, traced, config.mutations.max_test_s)
@@ -155,14 +165,26 @@ class MutationRun:
         """Settings of the source."""
         return self.context.config.mutations
 
+    @property
+    def covered_files(self) -> list[str]:
+        """Files with functions that usable tests execute."""
+        return sorted({path for path, _ in self.suite.covering})
+
+    def unusable_files(self) -> Counter[str]:
+        """Return reason -> number of the covered files that give no targets."""
+        texts = (readable_text(self.spec.tree / path) for path in self.covered_files)
+        return Counter(reason for text in texts if (reason := _unusable_reason(text)))
+
     def targets(self) -> list[Target]:
         """Functions that can be broken and are tried by enough test functions, in random order."""
         targets: list[Target] = []
         config = self.config
         bounds = config.min_function_lines, config.max_function_lines
         families = config.has_free_operators, config.has_semantic_operators
-        for path in sorted({path for path, _ in self.suite.covering}):
-            source = read_text(self.spec.tree / path)
+        for path in self.covered_files:
+            source = readable_text(self.spec.tree / path)
+            if source is None or _unusable_reason(source):
+                continue
             lines = first_lines(path, source)
             near = self.tests_near(path)
             for function in mutable_functions(path, source, bounds, config.min_edits, *families):
@@ -260,6 +282,8 @@ class MutationRun:
 
         They are cold: a new interpreter reveals ids and outcomes that depend on addresses (the hash of None).
         """
+        if not accepted:
+            return []  # a request for no tests would run all of the tree
         used = {test_id for detected in accepted for test_id in detected.test_ids}
         test_ids = tuple(test_id for test_id in self.suite.num_executed if test_id in used)
         config = self.context.config
@@ -280,7 +304,9 @@ class MutationRun:
     async def _gold_run(self, test_ids: tuple[str, ...]) -> TestRun:
         async with self.gold_lock:
             if test_ids not in self.gold_runs:
-                self.gold_runs[test_ids] = await run_fresh(self.context.backend, self.spec, self._request(test_ids))
+                # Sealed, as a grading is: a test that cannot be sealed does not count.
+                request = self._request(test_ids).model_copy(update={"is_sealed": True})
+                self.gold_runs[test_ids] = await run_fresh(self.context.backend, self.spec, request)
             return self.gold_runs[test_ids]
 
     def _request(self, test_ids: tuple[str, ...]) -> TestRequest:
@@ -339,6 +365,15 @@ def _broken_functions(detected: MutantEvidence, failing: Sequence[str], reported
         failures = {test_id: told.get(test_id, Failure("")) for test_id in ordered}
         bugs.append(BrokenFunction(*mutant.function.place, failures))
     return bugs
+
+
+def _unusable_reason(source: str | None) -> str:
+    """Return why no function of a file can be broken, whatever it holds; empty for none. None is no UTF-8."""
+    if source is None:
+        return "files_no_utf8"
+    if source.startswith(BYTE_ORDER_MARK):
+        return "files_with_byte_order_mark"
+    return "files_with_odd_line_ends" if has_odd_line_ends(source) else ""
 
 
 def _not_larger(tree: Path, paths: tuple[str, ...], num_bytes: int) -> tuple[str, ...]:

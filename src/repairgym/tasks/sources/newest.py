@@ -2,8 +2,8 @@
 
 Reads a clone and the newest commit as a pair that was set up. Makes a pair per commit: the newest sources, and these
 without the difference that the commit made. Suite and baseline of the newest commit run once per unit. Guarantees: each
-changed place is found exactly once in the newest sources, with at least one equal line on both sides, else the whole
-commit counts as ``does_not_apply``.
+changed place is found exactly once in the newest sources, with at least one equal line on both sides (at an end of the
+commit's file: at the same end of the newest one), else the whole commit counts as ``does_not_apply``.
 """
 
 from dataclasses import dataclass, replace
@@ -46,10 +46,14 @@ def _taken_back(hunk: Hunk, after: Texts, newest: str | None) -> str | None:
     if hunk.is_whole_file or newest is None:
         return None
     changed, lines = split_lines(after[hunk.path] or ""), split_lines(newest)
+    is_at_start, is_at_end = hunk.first == 0, hunk.end == len(changed)
     for number in NUM_CONTEXT_LINES:
         first, end = max(0, hunk.first - number), min(len(changed), hunk.end + number)
         wanted = changed[first:end]
-        places = [at for at in range(len(lines) - len(wanted) + 1) if lines[at : at + len(wanted)] == wanted]
+        last = len(lines) - len(wanted)
+        places = [at for at in range(last + 1) if lines[at : at + len(wanted)] == wanted]
+        # Without context on a side, only the end of the file says that nothing came between since.
+        places = [at for at in places if (not is_at_start or at == 0) and (not is_at_end or at == last)]
         if len(places) == 1:
             old = (*changed[first : hunk.first], *hunk.old_lines, *changed[hunk.end : end])
             return "".join((*lines[: places[0]], *old, *lines[places[0] + len(wanted) :]))

@@ -16,7 +16,7 @@ from repairgym.config.tasks import PairConfig
 from repairgym.errors import TaskError
 from repairgym.records import Environment, Provenance, SourceKind, Task, TestOutcome, TestRequest, TestRun
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.tasks.build.assembly import Bug, assemble, choose_visible, read_text
+from repairgym.tasks.build.assembly import Bug, assemble, choose_visible, readable_text
 from repairgym.tasks.build.test_files import SuiteMap, file_of, first_lines, function_id, functions_of, trace_suite
 from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
 from repairgym.tasks.issues.describing import Failure, failures_of
@@ -74,10 +74,15 @@ class Pair:
 
     @classmethod
     async def set_up(
-        cls, origin: Origin, context: BuildContext, spec: SandboxSpec, test_files: tuple[str, ...], older: Texts
+        cls,
+        origin: Origin,
+        context: BuildContext,
+        spec: SandboxSpec,
+        test_files: tuple[str, ...],
+        older: Texts,
+        newer: Texts,
     ) -> Self:
         """Trace ``test_files`` in the newer state, the tree of ``spec``; TaskError if no test is usable."""
-        newer = texts_of(origin.project, spec.tree)
         request = context.request(origin.project, test_files, context.config.suite_timeout_s)
         spec = await context.compiled(spec, request)
         traced = request.model_copy(update={"traced_paths": tuple(newer)})
@@ -142,9 +147,10 @@ class Pair:
         config = self.context.config
         request = self.context.request(self.origin.project, test_ids, config.run_timeout_s)
         spec = self.spec.model_copy(update={"files": fix.broken_files})
+        sealed = request.model_copy(update={"is_sealed": True})  # as in a grading
         shared = self.baseline[: config.num_certificate_runs - 1]
         empty = await run_times(self.context.backend, spec, request, config.num_certificate_runs)
-        gold = await run_times(self.context.backend, self.spec, request, config.num_certificate_runs - len(shared))
+        gold = await run_times(self.context.backend, self.spec, sealed, config.num_certificate_runs - len(shared))
         return Evidence(empty, [*gold, *shared])
 
     def _neighbours(self, fix: Fix, passing: tuple[str, ...], failing: tuple[str, ...]) -> tuple[str, ...]:
@@ -225,5 +231,17 @@ def _exception_of(message: str) -> str:
 
 
 def texts_of(project: Project, tree: Path) -> Texts:
-    """Return the texts of the files of ``tree`` that may be broken."""
-    return {path: read_text(tree / path) for path in project.source_files(tree)}
+    """Return the texts of the files of ``tree`` that may be broken; those that are no UTF-8 are left out."""
+    return {path: text for path, text in _readable_texts(project, tree).items() if text is not None}
+
+
+def texts_of_both(project: Project, older: Path, newer: Path) -> tuple[Texts, Texts]:
+    """Return `texts_of` two trees, both without the files that are no UTF-8 in one of them: these stay as they are."""
+    before, after = _readable_texts(project, older), _readable_texts(project, newer)
+    unreadable = {path for texts in (before, after) for path, text in texts.items() if text is None}
+    before = {path: text for path, text in before.items() if path not in unreadable}
+    return before, {path: text for path, text in after.items() if path not in unreadable}
+
+
+def _readable_texts(project: Project, tree: Path) -> dict[str, str | None]:
+    return {path: readable_text(tree / path) for path in project.source_files(tree)}

@@ -30,7 +30,7 @@ from repairgym.tasks.layers.store import tree_digest
 from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult, of_kinds
 from repairgym.tasks.sources.changed_tests import OtherTests, changed_test_files
 from repairgym.tasks.sources.fixes import Fix, Hunk, changes_code, find_hunks
-from repairgym.tasks.sources.pairs import Origin, Pair, texts_of
+from repairgym.tasks.sources.pairs import Origin, Pair, texts_of_both
 
 
 async def make_releases(package: Package, context: BuildContext) -> SourceResult:
@@ -54,7 +54,7 @@ async def release_pair(package: Package, context: BuildContext, base_version: st
         config=context.config.releases,
     )
     test_files = changed_test_files(package, older_tree, spec.tree)
-    return await Pair.set_up(origin, context, spec, test_files, texts_of(package, older_tree))
+    return await Pair.set_up(origin, context, spec, test_files, *texts_of_both(package, older_tree, spec.tree))
 
 
 async def collect(pair: Pair, result: SourceResult) -> None:
