@@ -41,15 +41,10 @@ def plan(
     if check and (overrides or preset or config or measure):
         raise ConfigError("--check takes everything from its run; leave settings, --preset, --config and --measure out")
     from repairgym.sizing.estimate import estimate
-    from repairgym.sizing.shapes import SHAPES
     from repairgym.sizing.simulation import measured_episode
 
-    if models and as_json:
-        print_json({name: {"num_parameters": shape.num_parameters} for name, shape in SHAPES.items()})
-        return
     if models:
-        for name, shape in SHAPES.items():
-            typer.echo(f"{name:<16}{shape.num_parameters / 1e9:6.1f} B parameters")
+        _list_models(as_json)
         return
     resolved = load_config(PlanCommandConfig, config_files(config, preset), overrides or [])
     if measure:
@@ -72,6 +67,16 @@ def plan(
         typer.echo(title)
         for name, value in figures.items():
             typer.echo(f"  {name:<44}{value:>14}" if isinstance(value, str) else f"  {name:<44}{value:>14,.6g}")
+
+
+def _list_models(as_json: bool) -> None:
+    from repairgym.sizing.shapes import SHAPES
+
+    if as_json:
+        print_json({name: {"num_parameters": shape.num_parameters} for name, shape in SHAPES.items()})
+        return
+    for name, shape in SHAPES.items():
+        typer.echo(f"{name:<16}{shape.num_parameters / 1e9:6.1f} B parameters")
 
 
 def _figures(config: PlanCommandConfig, estimate: Any) -> dict[str, dict[str, Any]]:
