@@ -8,7 +8,7 @@ import pytest
 
 from repairgym.config.models import ModelConfig
 from repairgym.config.recipes import CorrectionConfig, PretrainingConfig
-from repairgym.errors import InputError
+from repairgym.errors import ConfigError
 from repairgym.inference.loading import load_tokenizer, shipped_base
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.pretraining.batches import BatchSource, Schedule, batches, load_corpus
@@ -100,5 +100,5 @@ def test_a_run_that_searches_at_each_save_keeps_its_saves(config: PretrainingCon
         out = tmp_path / f"base-{share}"
         with pytest.raises(Killed):
             pretrain(begun, out, killed)
-        with pytest.raises(InputError if share else Killed, match="save_every_steps=3" if share else None):
+        with pytest.raises(ConfigError if share else Killed, match="save_every_steps=3" if share else None):
             pretrain(resumed, out, killed)

@@ -18,7 +18,9 @@ from repairgym.tasks.build.validation import TaskLayers
 from repairgym.testing.scripted import ScriptedBackend, scripted_answer
 
 CONFIG = RolloutConfig(
-    pipeline=PipelineConfig(max_len_tokens=5000, max_turns=12), engine=EngineConfig(max_len_tokens=5000)
+    pipeline=PipelineConfig(max_len_tokens=5000, max_turns=12),
+    engine=EngineConfig(max_len_tokens=5000),
+    backoff_s=0.0,
 )
 
 
