@@ -196,7 +196,6 @@ def honest_cases() -> list[Case]:
     ]
     table = "".join(f"    {number}: ({number}, 'name {number}', {{'a': [{number}]}}),\n" for number in range(1500))
     cases += [
-        Case("a long number in another base", {"m.py": GOLD + "_W = 0x" + "f" * 100_000 + "\n"}),
         Case("a table of 1,500 rows", {"m.py": GOLD + "_TABLE = {\n" + table + "}\n"}),
         Case(
             "a text of 600 parts", {"m.py": GOLD + "_TEXT = (" + " +\n    ".join(f"'{n} '" for n in range(600)) + ")\n"}
