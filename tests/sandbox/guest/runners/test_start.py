@@ -1,5 +1,7 @@
 """The runners inside a real sandbox: unittest as pytest, warm as cold, and the checks before the tests."""
 
+import runpy
+
 import pytest
 import pytest_asyncio
 
@@ -7,6 +9,7 @@ from repairgym.records import TestRequest, TestRunner
 from repairgym.sandbox.backends.namespace import NamespaceBackend
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.guest.deadlines import scheduled
+from repairgym.sandbox.guest.runners.start import FunctionTracer
 from repairgym.sandbox.probe import probe_backend
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -213,3 +216,18 @@ async def test_checks_before_the_tests(run, runner, files, expected):
         imported_modules=("shop",),
     )
     assert {name: (result.outcome, result.message) for name, result in got.checks.items()} == expected
+
+
+async def test_equal_functions_of_two_files_are_two(tmp_path):
+    """Code objects compare equal where name, line and text are, whatever their file is."""
+    functions = []
+    for name in ("first.py", "second.py"):
+        (tmp_path / name).write_text("def f():\n    return 1\n")
+        functions.append(runpy.run_path(str(tmp_path / name))["f"])
+    tracer = FunctionTracer(str(tmp_path), ("first.py", "second.py"))
+    seen = []
+    for function in (*functions, *reversed(functions)):
+        tracer.start()
+        function()
+        seen.append(tracer.stop())
+    assert seen == [["first.py::1"], ["second.py::1"], ["second.py::1"], ["first.py::1"]]

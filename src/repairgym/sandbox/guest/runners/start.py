@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from types import CodeType, FrameType
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from . import supervisor, watching
 
@@ -171,7 +171,7 @@ class FunctionTracer:
 
     def __init__(self, root: str, paths: Sequence[str]) -> None:
         self._relative = {os.path.realpath(os.path.join(root, path)): path for path in paths}
-        self._ids: Dict[CodeType, Optional[str]] = {}
+        self._ids: Dict[Tuple[str, CodeType], Optional[str]] = {}
         self._executed: Set[str] = set()
         self._monitoring: Any = getattr(sys, "monitoring", None) if paths else None
         if self._monitoring is not None:
@@ -181,11 +181,12 @@ class FunctionTracer:
             )
 
     def _id(self, code: CodeType) -> Optional[str]:
-        if code not in self._ids:
+        key = (code.co_filename, code)  # code objects of two files are equal where text and line are
+        if key not in self._ids:
             path = self._relative.get(os.path.realpath(code.co_filename))
             is_function = code.co_flags & _CO_OPTIMIZED and not code.co_name.startswith("<")
-            self._ids[code] = f"{path}::{code.co_firstlineno}" if path is not None and is_function else None
-        return self._ids[code]
+            self._ids[key] = f"{path}::{code.co_firstlineno}" if path is not None and is_function else None
+        return self._ids[key]
 
     def _note(self, code: CodeType) -> None:
         name = self._id(code)
