@@ -69,22 +69,10 @@ def run_command(
     check_tasks(tasks), check_new_run(run)
     if stage and not NAME.fullmatch(stage):
         raise ConfigError(f"got --stage {stage!r}, expected letters, digits and . _ + - (it becomes part of ids)")
-    rollout = config.rollout
-    ref = find_policy(policy, rollout.temperature, config.endpoint)
-    from repairgym.cli.running import check_policy, describe_missing_oracles, keep_evaluation, open_run
-    from repairgym.training.evaluate import evaluate, policy_fingerprint, selection_fingerprint
+    from repairgym.cli.running import evaluate_policy
 
-    folder = arguments.tokenizer_folder(model, ref)
-    check_policy(ref, folder, rollout)
-    stage, test_set = stage or ref.name, config.select.set_name
-    fingerprint = policy_fingerprint(ref, rollout) | selection_fingerprint(config.select)
-    with open_run(run, tasks, folder, rollout, config.seed, cluster=config.cluster) as opened:
-        chosen = opened.select(config.select, "tasks")
-        keep_evaluation(opened, stage, fingerprint, config)
-        if missing := describe_missing_oracles(chosen, rollout):
-            typer.echo(missing, err=True)
-        evaluate(opened, stage, ref, test_set, chosen, config.num_samples, fingerprint=fingerprint)
-    print_evaluation(run, tasks, f"eval/{stage}/{test_set}")
+    ref, _, _ = evaluate_policy(tasks, run, config, policy, model, stage)
+    print_evaluation(run, tasks, f"eval/{stage or ref.name}/{config.select.set_name}")
 
 
 def print_evaluation(run: Path, tasks: Path, phase: str) -> None:

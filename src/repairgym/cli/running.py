@@ -126,11 +126,11 @@ def check_policy(ref: PolicyRef, model: Path, rollout: RolloutConfig) -> None:
 
 
 def evaluate_policy(
-    tasks: Path, run: Path, config: EpisodesConfig, name: str, model: Path | None
+    tasks: Path, run: Path, config: EpisodesConfig, name: str, model: Path | None, stage: str = ""
 ) -> tuple[PolicyRef, dict[str, str], list[Task]]:
     """Evaluate the policy ``name`` on the tasks that ``config`` selects, in the folder ``run``.
 
-    Returns the policy, its fingerprint, and the tasks.
+    The result is stored as ``stage`` (empty: the policy's name). Returns the policy, its fingerprint, and the tasks.
     """
     from repairgym.training.evaluate import evaluate, policy_fingerprint, selection_fingerprint
 
@@ -141,8 +141,10 @@ def evaluate_policy(
     identity = settings | selection_fingerprint(config.select)
     with open_run(run, tasks, folder, config.rollout, config.seed, cluster=config.cluster) as opened:
         chosen = opened.select(config.select, "tasks")
-        keep_evaluation(opened, ref.name, identity, config)
-        evaluate(opened, ref.name, ref, test_set, chosen, config.num_samples, fingerprint=identity)
+        keep_evaluation(opened, stage or ref.name, identity, config)
+        if missing := describe_missing_oracles(chosen, config.rollout):
+            _say(missing)
+        evaluate(opened, stage or ref.name, ref, test_set, chosen, config.num_samples, fingerprint=identity)
     return ref, settings, chosen
 
 

@@ -26,6 +26,7 @@ from repairgym import __version__
 from repairgym.errors import InputError, disk_full_as_repairgym_error
 from repairgym.records import Record
 from repairgym.rollout.connection import now
+from repairgym.tasks.layers.atomic_write import append_line
 
 LOCK_FILE = ".lock"
 CALLS_FILE = "calls.jsonl"
@@ -72,7 +73,9 @@ def locked(folder: Path) -> Iterator[None]:
                     raise InputError(f"another process works on {folder}; wait for it or stop it first") from None
                 time.sleep(_PAUSE_S)  # `is_locked` holds the lock for a moment
         call = this_call()
-        _append_line(folder / CALLS_FILE, call.model_dump_json())
+        path = folder / CALLS_FILE
+        with disk_full_as_repairgym_error(path), path.open("ab+") as stream:
+            append_line(stream.fileno(), call.model_dump_json())
         append_log(folder, f"begun: {call.command}")
         try:
             yield
@@ -80,16 +83,6 @@ def locked(folder: Path) -> Iterator[None]:
             append_log(folder, f"stopped: {type(error).__name__}{f': {error}' if str(error) else ''}")
             raise
         append_log(folder, "ended")
-
-
-def _append_line(path: Path, line: str) -> None:
-    """Add a line; behind a torn one it starts on a line of its own. DiskFullError where it does not fit."""
-    with disk_full_as_repairgym_error(path), path.open("ab+") as stream:
-        if stream.tell():
-            stream.seek(-1, os.SEEK_END)
-            if stream.read(1) != b"\n":
-                stream.write(b"\n")
-        stream.write(line.encode() + b"\n")
 
 
 def is_locked(folder: Path) -> bool:

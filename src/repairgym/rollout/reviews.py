@@ -5,7 +5,6 @@ a line is one write to the end of the file, so that two viewers lose nothing; th
 earlier ones stay as history; an unreadable line hides no other.
 """
 
-import errno
 import json
 import os
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from pydantic import Field, ValidationError
 
 from repairgym.errors import InputError
 from repairgym.records import Record
+from repairgym.tasks.layers.atomic_write import append_line
 
 REVIEWS_FILE = "reviews.jsonl"
 Status = Literal["", "queued", "reviewed"]
@@ -70,11 +70,11 @@ def write_review(folder: Path, trajectory_id: str, *, status: str, tags: str, no
         raise InputError(
             f"the review has {'.'.join(map(str, first['loc']))} that cannot be kept: {first['msg']}"
         ) from error
-    line = json.dumps(review.model_dump(mode="json"), ensure_ascii=True) + "\n"
+    line = json.dumps(review.model_dump(mode="json"), ensure_ascii=True)
     try:
         descriptor = os.open(folder / REVIEWS_FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            _append(descriptor, line.encode())
+            append_line(descriptor, line)
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -82,13 +82,3 @@ def write_review(folder: Path, trajectory_id: str, *, status: str, tags: str, no
             f"the review cannot be written next to the run ({error.strerror}); nothing was kept"
         ) from error
     return review
-
-
-def _append(descriptor: int, line: bytes) -> None:
-    """Write ``line`` at once, on a line of its own; `OSError` where the disk has no room for all of it."""
-    size = os.fstat(descriptor).st_size
-    # A write that found no room left a part of a line, which must not swallow this one.
-    is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-    line = b"\n" + line if is_torn else line
-    if os.write(descriptor, line) != len(line):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -31,6 +31,7 @@ from repairgym.evaluation.variance import RecipeComparison, compare_recipes
 from repairgym.rollout.store import RunStore
 from repairgym.sandbox.guest.syscalls import set_parent_death_signal
 from repairgym.sizing.shapes import read_shape
+from repairgym.tasks.layers.atomic_write import append_line
 
 RESULTS_FILE, RESULT_FILE = "results.jsonl", "result.json"
 _CLI = (sys.executable, "-c", "import sys; sys.argv[0] = 'repairgym'; from repairgym.cli.main import main; main()")
@@ -273,14 +274,9 @@ def _point(run: SweepRun) -> tuple[str, dict[str, Setting], int]:
 
 
 def _append(path: Path, line: str) -> None:
-    """Add a line; behind a torn one it starts on a line of its own."""
+    """Add a line, which is on the disk when this returns."""
     with path.open("ab+") as stream:
-        if stream.tell():
-            stream.seek(-1, os.SEEK_END)
-            if stream.read(1) != b"\n":
-                stream.write(b"\n")
-        stream.write(f"{line}\n".encode())
-        stream.flush()
+        append_line(stream.fileno(), line)
         os.fsync(stream.fileno())
 
 

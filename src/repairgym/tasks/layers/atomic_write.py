@@ -1,9 +1,10 @@
-"""Atomic writing: files and folders that appear whole or not at all.
+"""Atomic writing: files and folders that appear whole or not at all, and lines that hide no other.
 
-Makes them next to their place and renames them. Guarantees: a killed command or a full disk (`DiskFullError`) leaves
-the old content.
+Makes files and folders next to their place and renames them. Guarantees: a killed command or a full disk
+(`DiskFullError`) leaves the old content.
 """
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -28,6 +29,20 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def append_line(descriptor: int, line: str) -> None:
+    """Write ``line`` at once to a file that is open to read and append; behind a torn one, on a line of its own.
+
+    Raises:
+        OSError: the disk has no room for all of it.
+    """
+    size, content = os.fstat(descriptor).st_size, f"{line}\n".encode()
+    # A write that found no room left a part of a line, which must not swallow this one.
+    is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+    content = b"\n" + content if is_torn else content
+    if os.write(descriptor, content) != len(content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @contextmanager
