@@ -35,7 +35,7 @@ class SweepRun(Record):
     exit_code: int = 0
     value: float | None = None
     metric: str = ""
-    """What ``value`` is; empty where nothing was read."""
+    """Name of ``value``; empty where nothing was read."""
     verdicts: dict[str, str] = {}
     """Task id -> first letters of the verdicts of its samples, of a named arm with an evaluation."""
     wall_s: float = 0.0

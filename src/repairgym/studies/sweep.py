@@ -306,10 +306,10 @@ def _run_child(run: SweepRun, config: SweepConfig, folder: Path, children: _Chil
     if code:
         return run.model_copy(update={"exit_code": code, "status": "failed", **spent})
     compute = next(line["compute"] for line in own if line["compute"] is not None)
-    found = {"metric": _metric(config), "value": read_value(place, config)}
+    result = {"metric": _metric(config), "value": read_value(place, config)}
     if config.arms and not config.program and ":" not in config.metric:
-        found["verdicts"] = _packed(_read_verdicts(place, config.metric))
-    return run.model_copy(update={**found, **spent, **compute})
+        result["verdicts"] = _packed(_read_verdicts(place, config.metric))
+    return run.model_copy(update={**result, **spent, **compute})
 
 
 def _read_attempts(path: Path) -> Iterator[dict[str, Any]]:
