@@ -47,6 +47,8 @@ class TestResult(Record):
     outcome: TestOutcome
     message: Storable = ""
     """First line of the failure, e.g. ``assert 3 == 4``; empty when passed."""
+    line: int = 0
+    """Line of the test that failed, itself or in what it called, of its file; 0: not known (pytest only)."""
     duration_s: float = 0.0
     """By the clock; of pytest without the waits for a processor of a phase that takes longer than 5 ms."""
 

@@ -105,6 +105,7 @@ def _test_result(record: _Record) -> TestResult | None:
         return TestResult(
             outcome=TestOutcome(record["outcome"]),
             message=str(record["message"])[:200],
+            line=int(record.get("line", 0)),
             duration_s=float(record["duration_s"]),
         )
     except (KeyError, TypeError, ValueError, OverflowError):

@@ -89,7 +89,8 @@ def test_without_a_text_the_issue_states_what_a_test_expects(tree: Path) -> None
 def test_an_underspecified_task_shows_one_more_test_or_states_what_it_needs(tree: Path) -> None:
     text = "Sizes of texts are wrong where somebody asks for another one than usual."
     shown = describe(make_task("test_unit", "test_wrong"), tree, Report(text, "issue"))
-    assert shown.issue == text
+    # The test that stays hidden is told, too.
+    assert shown.issue == f"{text}\n\n`size('a', unit='k')` should be `1`."
     assert shown.visible_tests == ("test_m.py::test_wrong",)
     assert shown.base_files["test_m.py"] is not None
     assert "def test_wrong" in shown.base_files["test_m.py"]
@@ -99,6 +100,14 @@ def test_an_underspecified_task_shows_one_more_test_or_states_what_it_needs(tree
     expected = "`size('a', unit='x')` should raise `LookupError` with a message that matches `'no such unit'`."
     assert stated.issue == f"{text}\n\n{expected}"
     assert "is_underspecified" not in stated.labels
+
+
+def test_an_entry_of_another_change_is_not_taken(tree: Path) -> None:
+    other = "Sizes of empty texts are no longer negative."
+    described = describe(make_task("test_unit"), tree, Report(other, "changelog"))
+    assert (described.issue, described.labels["issue_source"]) == ("`size('a', unit='k')` should be `1`.", "tests")
+    own = "Sizes may be told in another unit."
+    assert describe(make_task("test_unit"), tree, Report(own, "changelog")).issue.startswith(own)
 
 
 def test_what_no_statement_can_tell_is_labelled(tree: Path) -> None:

@@ -8,6 +8,7 @@ from repairgym.tasks.sources.fixes import Fix, find_hunks
 BEFORE = 'def area(a):\n    """Area."""\n    return a\n'
 FIXED = BEFORE.replace("return a", "return a * a")
 WIDER = BEFORE.replace("(a)", "(a, unit)")
+ANNOTATED = BEFORE.replace("(a)", "(a: int) -> int")
 TOLD = BEFORE.replace("Area.", "Area of a square.")
 
 
@@ -23,6 +24,9 @@ TOLD = BEFORE.replace("Area.", "Area of a square.")
         (WIDER, "Areas are wrong for units", {"area", "unit"}, "fix"),
         (WIDER, "Add a unit. Errors are raised for wrong ones.", {"unit"}, "feature"),
         (TOLD, "Fix the docs", {"area"}, "test_only"),
+        (WIDER, "Areas take a unit (issues #157, #164)", {"area", "unit"}, "feature"),
+        (ANNOTATED, "", {"area"}, "refactoring"),
+        (f"from .units import unit\n{BEFORE}", "", {"unit"}, "feature"),
     ],
 )
 def test_difference_and_text_decide(after: str, text: str, used: set[str], expected: str) -> None:

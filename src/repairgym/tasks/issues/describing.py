@@ -7,7 +7,6 @@ without the last label; the issue holds no text of one run and no line of the re
 tests and the labels of a task changes.
 """
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,24 +30,19 @@ MAX_STATEMENTS = 3
 MAX_MESSAGE_CHARS = 200
 
 
-_CRASH = re.compile(r"^/testbed/(\S+?):(\d+): (.*)$", re.MULTILINE)
-"""Place and message of a failure in the output of a run."""
-
-
 class Failure(NamedTuple):
     """A failure of a test."""
 
     message: str
     """Its first line."""
     line: int = 0
-    """Line of the test file; 0 where the code under test failed."""
+    """Line of the test function, itself or in what it called; 0: not known."""
 
 
 def failures_of(run: TestRun, test_ids: Sequence[str]) -> dict[str, Failure]:
     """Return the failures of ``test_ids`` in ``run``."""
-    lines = {(path, message.strip()): int(line) for path, line, message in _CRASH.findall(run.output_tail)}
-    told = {i: run.results[i].message for i in test_ids if i in run.results and run.results[i].message}
-    return {i: Failure(message, lines.get((file_of(i), message.strip()), 0)) for i, message in told.items()}
+    results = {i: run.results[i] for i in test_ids if i in run.results}
+    return {i: Failure(result.message, result.line) for i, result in results.items() if result.message}
 
 
 @dataclass(frozen=True)
@@ -74,6 +68,8 @@ def assigned_entries(tasks: Sequence[Task], tree: Path) -> list[str]:
 def describe(task: Task, tree: Path, report: Report) -> Task:
     """Return ``task`` as ``report`` and its tests describe it; ``tree`` is its pinned tree."""
     text = report.text.strip()
+    if report.source == "changelog" and not task.runner.is_node and not _names_what_is_new(Facts(task, tree), text):
+        text = ""
     source = report.source if text else "tests"
     if task.runner.is_node:
         return _by_failure(task, text, source, report)
@@ -92,9 +88,27 @@ def describe(task: Task, tree: Path, report: Report) -> Task:
         if len(left) >= len(untold):
             break
         facts, untold = told, left
+    facts = _with_hidden_behaviour(facts, report)
     if facts.task.issue:
         return _labelled(facts, text, bool(untold))
     return _labelled(replace(facts, task=_with_issue(task, _test_names(task, report), source)), text, True)
+
+
+def _names_what_is_new(facts: Facts, text: str) -> bool:
+    """Return False for a text of another change: the tests use a public name that the repair brings, it names none."""
+    used = facts.used_names(facts.hidden_functions() + facts.visible_functions())
+    new = Change(facts.fix, text, frozenset(used)).new_names
+    return not new or any(name in text for name in new)
+
+
+def _with_hidden_behaviour(facts: Facts, report: Report) -> Facts:
+    """Return ``facts`` with a statement for each hidden failing function, `MAX_STATEMENTS` at most.
+
+    One expectation does not tell what other hidden tests ask of other inputs.
+    """
+    for function in facts.hidden_functions()[:MAX_STATEMENTS] if facts.task.issue else ():
+        facts = _with_statement(facts, report, (), (function,))
+    return facts
 
 
 def _by_failure(task: Task, text: str, source: str, report: Report) -> Task:
@@ -120,9 +134,12 @@ def _with_issue(task: Task, issue: str, source: str) -> Task:
     return task.model_copy(update={"issue": without_run_text(issue), "labels": labels})
 
 
-def _with_statement(facts: Facts, report: Report, untold: Collection[str]) -> Facts:
-    """Return ``facts`` with a statement of behaviour after the issue text."""
+def _with_statement(
+    facts: Facts, report: Report, untold: Collection[str], functions: Sequence[str] | None = None
+) -> Facts:
+    """Return ``facts`` with a statement of behaviour of one of ``functions`` (None: all failing) after the issue."""
     candidates = facts.hidden_functions() if untold else facts.visible_functions() + facts.hidden_functions()
+    candidates = candidates if functions is None else list(functions)
     touched = {span.qualified_name.rpartition(".")[2] for _, span in facts.fix.touched_functions()} | new_names(facts)
     names = {part for name in touched for part in (name, name.strip("_"))}
     for function in candidates:
@@ -130,7 +147,7 @@ def _with_statement(facts: Facts, report: Report, untold: Collection[str]) -> Fa
         failure = next((report.failures[i] for i in failing if i in report.failures), Failure(""))
         for node in facts.nodes([function]):
             parameters = [i.partition("[")[2].removesuffix("]") for i in failing]
-            statement = state_behaviour(node, Clues(untold, names, *failure), parameters)
+            statement = state_behaviour(node, Clues(untold, names, *failure), parameters, facts.scope(function))
             if statement and statement not in facts.task.issue and _is_useful(statement, untold):
                 end = "" if untold or not failure.message else f" Found: {_shortened(failure.message)}"
                 parts = (facts.task.issue, statement + end)

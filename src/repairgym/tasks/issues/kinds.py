@@ -13,7 +13,7 @@ from repairgym.records import ChangeKind
 from repairgym.tasks.sources.fixes import Fix, changes_code
 
 _FIX = re.compile(
-    r"\b(fix(e[sd]|ing)?|bugs?|bug-?fix\w*|errors?|crash\w*|regress\w*|broken?|incorrect\w*|wrong\w*|fail\w*|issues?|"
+    r"\b(fix(e[sd]|ing)?|bugs?|bug-?fix\w*|errors?|crash\w*|regress\w*|broken?|incorrect\w*|wrong\w*|fail\w*|issues?(?!\s*[#\d])|"
     r"prevent\w*|avoid\w*|correct(s|ed|ly)?|no longer|must not|instead of|invalid|reject\w*|handle[sd]?|preserve[sd]?|"
     r"respect\w*|ignore[sd]?|should(n't| not)?|leak\w*|raises?d?|mis\w+ed|now (returns?|works?))\b",
     re.IGNORECASE,
@@ -46,8 +46,14 @@ class Change:
         return any(changes_code(self.fix.newer, self.fix.older, hunk) for hunk in self.fix.hunks)
 
     @property
+    def has_behaviour(self) -> bool:
+        """True where more than annotations changes, too."""
+        paths = self.fix.gold_files.keys() | self.fix.broken_files.keys()
+        return any(_plain(self.fix.gold_files.get(p)) != _plain(self.fix.broken_files.get(p)) for p in paths)
+
+    @property
     def new_names(self) -> frozenset[str]:
-        """Public functions, classes and parameters that only the repaired code has and the failing tests use."""
+        """Public names that only the repaired code defines, takes or hands on, and the failing tests use."""
         before: set[str] = set().union(*(_public_names(text or "") for text in self.fix.broken_files.values()))
         after: set[str] = set().union(*(_public_names(text or "") for text in self.fix.gold_files.values()))
         return frozenset((after - before) & self.used_names)
@@ -70,8 +76,8 @@ RULES: tuple[tuple[ChangeKind, str, Callable[[Change], bool]], ...] = (
     ),
     (
         "refactoring",
-        "the text tells a refactoring and no fix",
-        lambda change: change.tells(_REFACTORING) and not change.tells(_FIX),
+        "only annotations change, or the text tells a refactoring and no fix",
+        lambda change: not change.has_behaviour or (change.tells(_REFACTORING) and not change.tells(_FIX)),
     ),
     ("fix", "everything else", lambda change: True),
 )
@@ -84,7 +90,7 @@ def kind_of(change: Change) -> ChangeKind:
 
 
 def _public_names(source: str) -> set[str]:
-    """Return names of functions, classes and parameters of ``source`` that are public; none if it does not parse."""
+    """Return public names that ``source`` defines, takes or imports relatively; none if it does not parse."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
@@ -92,4 +98,31 @@ def _public_names(source: str) -> set[str]:
     named = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     names = {node.name for node in ast.walk(tree) if isinstance(node, named)}
     names |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    imports = (node for node in tree.body if isinstance(node, ast.ImportFrom) and node.level)
+    names |= {alias.asname or alias.name for node in imports for alias in node.names}
     return {name for name in names if not name.startswith("_")}
+
+
+class _WithoutAnnotations(ast.NodeTransformer):
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        return None if node.value is None else ast.Assign([node.target], node.value, lineno=node.lineno)
+
+
+def _plain(source: str | None) -> str:
+    """Return the code of ``source`` without annotations; ``source`` itself if it does not parse."""
+    try:
+        return ast.dump(_WithoutAnnotations().visit(ast.parse(source or "")))
+    except SyntaxError:
+        return source or ""

@@ -16,6 +16,7 @@ from pathlib import Path
 from repairgym.diffs.lines import split_lines
 from repairgym.records import Task
 from repairgym.tasks.build.test_files import FunctionNode, file_of, function_id, functions_of, walk_functions
+from repairgym.tasks.issues.scope import Scope, find_scope
 from repairgym.tasks.sources.fixes import Fix, find_hunks
 
 _WORD = re.compile(r"[A-Za-z_]\w+")
@@ -67,6 +68,17 @@ class Facts:
             inherited = [node for own, node in known.items() if own.rpartition("::")[2] == last]
             definitions += [known[name]] if name in known else inherited[:1]
         return definitions
+
+    def scope(self, function: str) -> Scope:
+        """Return what stands around a test function."""
+        path, _, name = function.partition("::")
+        roots = sorted(self.task.source_paths, key=len, reverse=True)
+        packages = set[str]()
+        for own in self.task.gold_files:
+            root = next((root for root in roots if root and own.startswith(f"{root}/")), "")
+            packages.add(own.removeprefix(root).strip("/").partition("/")[0].removesuffix(".py"))
+        is_inside = not packages.isdisjoint(path.split("/")[:-1])
+        return find_scope(_parsed(self.source(path)), name, packages, is_inside=is_inside)
 
     def used_names(self, functions: Iterable[str]) -> set[str]:
         """Return the names that test functions use."""

@@ -2,16 +2,19 @@
 
 Reads the definition of a test function and the message of its failure. Makes a text such as "After `x.pop(2)`,
 `list(x[1:4])` should be `[1, 3, 4]`." from the calls of the test and what it expects of them. Guarantees: nothing of
-the repair is read; nothing runs; the same test gives the same text.
+the repair is read; nothing runs; the same test gives the same text; a text uses the package under test, if only in the
+definition of a helper that stands in it, and tells no check that held before the one that failed.
 """
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from repairgym.tasks.build.test_files import FunctionNode
+from repairgym.tasks.issues.scope import Scope
 
 _WORD = re.compile(r"[A-Za-z_]\w+")
 _CHANGING_CALLS = frozenset({"pop", "popitem", "next", "get_next", "get_prev", "read", "send", "setdefault", "update"})
@@ -29,8 +32,10 @@ _STATES = {
     "assertIsNotNone": "something but None",
 }
 _RAISING = frozenset({"raises", "assertRaises", "assertRaisesRegex"})
-_WARNING = frozenset({"warns", "assertWarns", "assertWarnsRegex"})
+_WARNING = frozenset({"warns", "assertWarns", "assertWarnsRegex", "deprecated_call"})
 MAX_CHARS = 1200
+MAX_ROWS = 3
+"""Failing rows of a table that are told."""
 MAX_INLINE = 2
 """More statements before a check are a block of their own."""
 
@@ -72,7 +77,7 @@ class Clues:
     message: str = ""
     """First line of the failure."""
     line: int = 0
-    """Line of the test file that failed; 0 where the failure came from elsewhere."""
+    """Line of the test function that failed, itself or in what it called; 0: not known."""
 
     def score(self, check: Check) -> int:
         """Return how much ``check`` tells."""
@@ -94,22 +99,36 @@ class Clues:
         )
 
 
-def state_behaviour(function: FunctionNode, clues: Clues, parameters: Sequence[str] = ()) -> str:
+def state_behaviour(
+    function: FunctionNode, clues: Clues, parameters: Sequence[str] = (), scope: Scope | None = None
+) -> str:
     """Return the expectation of ``function`` that tells most; empty without one that can be told.
 
-    ``parameters`` are the bracketed parts of its failing test ids.
+    ``parameters`` are the bracketed parts of its failing test ids; ``scope`` is what stands around it (None: unknown).
     """
+    given = _given(function, parameters)
     checks = list(_checks(function.body, (), ())) or _last_call(function)
-    texts = [(clues.score(check), -number, _tell(check)) for number, check in enumerate(checks)]
-    usable = [entry for entry in texts if len(entry[2]) <= MAX_CHARS]
-    if not usable:
+    # What comes before the line that failed holds.
+    checks = [check for check in checks if (check.node.end_lineno or 0) >= clues.line] or checks
+    texts = [(clues.score(check), -number, _tell(check, function, scope)) for number, check in enumerate(checks)]
+    usable = [entry for entry in texts if entry[2] and len(entry[2]) <= MAX_CHARS]
+    if not usable or given is None:
         return ""
-    text, given = max(usable)[2], _given(function, parameters)
+    text = max(usable)[2]
     return f"With {given}, {text[:1].lower()}{text[1:]}" if given else text
 
 
-def _tell(check: Check) -> str:
-    steps = [ast.unparse(stmt) for stmt in check.steps]
+def _tell(check: Check, function: FunctionNode, scope: Scope | None) -> str:
+    """Return the text of ``check``; empty where it says nothing of the package."""
+    parts: list[ast.stmt] = check.steps
+    if scope is not None:
+        nodes = [*parts, check.node, *(loop.iter for loop in check.loops)]
+        arguments = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+        definitions = scope.definitions(nodes, {*arguments, *frozenset[str]().union(*map(_bound, check.before))})
+        if not scope.reaches([*nodes, *definitions], arguments):
+            return ""
+        parts = [*definitions, *parts]
+    steps = [ast.unparse(stmt) for stmt in parts]
     loops = "".join(f"for each `{ast.unparse(loop.target)}` of `{ast.unparse(loop.iter)}`, " for loop in check.loops)
     if not steps:
         return _capitalized(f"{loops}{check.sentence}.")
@@ -140,7 +159,9 @@ def _checks(body: Sequence[ast.stmt], before: tuple[ast.stmt, ...], loops: tuple
 def _last_call(function: FunctionNode) -> list[Check]:
     """Return the last call of a test without checks: it only has to end."""
     calls = [
-        number for number, stmt in enumerate(function.body) if not isinstance(stmt, ast.Pass) and not _is_doc(stmt)
+        number
+        for number, stmt in enumerate(function.body)
+        if not isinstance(stmt, ast.Pass | ast.Return) and not _is_doc(stmt)
     ]
     if not calls:
         return []
@@ -187,9 +208,10 @@ def _method(call: ast.Call) -> str:
 
 
 def _raising(call: ast.Call, code: str) -> str:
-    if not call.args:
+    is_deprecation = _called(call) == "deprecated_call"
+    if not call.args and not is_deprecation:
         return ""
-    kind = ast.unparse(call.args[0])
+    kind = "DeprecationWarning" if is_deprecation else ast.unparse(call.args[0])
     patterns = [keyword.value for keyword in call.keywords if keyword.arg == "match"]
     if _called(call).endswith("Regex"):
         patterns = call.args[1:2]
@@ -272,8 +294,8 @@ def _matters(stmt: ast.stmt, needed: Set[str]) -> bool:
 # --- parameters of a test ------------------------------------------------------------------------------------------
 
 
-def _given(function: FunctionNode, parameters: Sequence[str]) -> str:
-    """Return the values of the parameters of one failing case, as ``x`` = ``1``."""
+def _given(function: FunctionNode, parameters: Sequence[str]) -> str | None:
+    """Return the parameters of failing cases, as ``x`` = ``1``; None where it is not sure which ones fail."""
     parts = []
     for decorator in function.decorator_list:
         if not (isinstance(decorator, ast.Call) and _called(decorator) == "parametrize" and len(decorator.args) >= 2):
@@ -282,11 +304,36 @@ def _given(function: FunctionNode, parameters: Sequence[str]) -> str:
         if not isinstance(cases, ast.List | ast.Tuple):
             parts.append(f"{', '.join(f'`{name}`' for name in names)} of `{ast.unparse(cases)}`")
             continue
-        rows = [_row(case, len(names)) for case in cases.elts]
-        failing = [row for row in rows if any(_case_id(row) in parameter for parameter in parameters)]
-        row = (failing or rows or [[]])[0]
-        parts += [f"`{name} = {ast.unparse(value)}`" for name, value in zip(names, row, strict=False)]
+        failing = _failing_rows(decorator, names, cases.elts, parameters)
+        if not failing:
+            return None
+        told = [" and ".join(f"`{n} = {ast.unparse(v)}`" for n, v in zip(names, row, strict=False)) for row in failing]
+        parts.append("; or with ".join(told[:MAX_ROWS]))
     return " and ".join(parts)
+
+
+def _failing_rows(
+    decorator: ast.Call, names: Sequence[str], cases: Sequence[ast.expr], parameters: Sequence[str]
+) -> list[list[ast.expr]]:
+    """Return the rows of a decorator that the ids of failing cases name; none where that is not sure."""
+    given = next((keyword.value for keyword in decorator.keywords if keyword.arg == "ids"), None)
+    rows = [_row(case, len(names)) for case in cases]
+    if given is None:
+        ids = [_case_ids(case, row, names, number) for number, (case, row) in enumerate(zip(cases, rows, strict=True))]
+    elif isinstance(given, ast.List | ast.Tuple) and len(given.elts) == len(rows):
+        ids = [{str(node.value)} if isinstance(node, ast.Constant) else set() for node in given.elts]
+    else:
+        return []
+    counts = Counter(name for of_row in ids for name in of_row)
+    unique = [{name for name in of_row if counts[name] == 1} for of_row in ids]
+    whole = [row for row, of_row in zip(rows, unique, strict=True) if of_row & set(parameters)]
+    # With several decorators an id has a part of each.
+    parts = [f"-{parameter}-" for parameter in parameters]
+    return whole or [
+        row
+        for row, of_row in zip(rows, unique, strict=True)
+        if any(f"-{name}-" in part for name in of_row if name for part in parts)
+    ]
 
 
 def _argument_names(node: ast.expr) -> list[str]:
@@ -302,9 +349,25 @@ def _row(case: ast.expr, num_names: int) -> list[ast.expr]:
     return [case]
 
 
-def _case_id(row: Sequence[ast.expr]) -> str:
-    """Return how pytest names a case of plain values; a text that no id holds for others."""
-    if not all(isinstance(value, ast.Constant) for value in row):
-        return "\0"
-    values = (value.value for value in row if isinstance(value, ast.Constant))
-    return "-".join(str(value).encode("unicode_escape").decode() for value in values)
+def _case_ids(case: ast.expr, row: Sequence[ast.expr], names: Sequence[str], number: int) -> set[str]:
+    """Return the ids that pytest may give a case: a value without one is named by its argument and number."""
+    if isinstance(case, ast.Call):
+        for keyword in case.keywords:
+            if keyword.arg == "id" and _called(case) == "param":
+                return {str(keyword.value.value)} if isinstance(keyword.value, ast.Constant) else set()
+    ids = {""}
+    for place, (name, value) in enumerate(zip(names, row, strict=False)):
+        own = {f"{name}{number}"}
+        if isinstance(value, ast.Constant) and isinstance(value.value, str | bytes):
+            text = value.value if isinstance(value.value, str) else value.value.decode("latin-1")
+            own = {text.encode("unicode_escape").decode()}
+        elif isinstance(value, ast.Constant) or (
+            isinstance(value, ast.UnaryOp) and isinstance(value.operand, ast.Constant)
+        ):
+            own = {ast.unparse(value)}
+        elif isinstance(value, ast.Name | ast.Attribute):  # a class or function has its name, another object none
+            own.add(ast.unparse(value).rpartition(".")[2])
+        elif isinstance(value, ast.Lambda):
+            own.add("<lambda>")
+        ids = {f"{first}-{last}" if place else last for first in ids for last in own}
+    return ids

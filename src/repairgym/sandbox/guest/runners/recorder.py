@@ -1,7 +1,7 @@
 """The pytest plugin that selects the requested tests, bounds each in time and reports each as it ends.
 
 Reads a request (the JSON form of ``TestRequest``), makes records for the supervisor (:mod:`.supervisor`): one
-``{"id", "phase", "outcome", "message", "duration_s", "is_forged"}`` per phase (setup, call, teardown) of each test
+``{"id", "phase", "outcome", "message", "line", "duration_s", "is_forged"}`` per phase (setup, call, teardown) of a test
 (with ``reached``, what the end of a sealed body told), one without a phase per test that could not be collected,
 ``{"id", "functions"}`` when calls are traced, one ``{"selected": [ids]}`` and one ``{"finished": exit status}``.
 Guarantees: all lines of a test are written at its end, so a killed run keeps its finished tests; an unknown requested
@@ -43,6 +43,17 @@ def _report_message(report: Any) -> str:
     if isinstance(longrepr, tuple):
         return first_line(str(longrepr[2]))
     return first_line(str(longrepr or ""))
+
+
+def _own_line(report: Any, path: str) -> int:
+    """Return the line of the test's own file from which a failure came; 0 where its traceback has none.
+
+    The traceback begins in the test function, so that the first line of its file is the test's.
+    """
+    traceback = getattr(report.longrepr, "reprtraceback", None)
+    places = (getattr(entry, "reprfileloc", None) for entry in getattr(traceback, "reprentries", ()))
+    lines = (place.lineno for place in places if place is not None and str(place.path).endswith(path))
+    return int(next(lines, 0))
 
 
 def _collect_message(report: Any) -> str:
@@ -215,7 +226,8 @@ class Recorder:
         message = "" if outcome == "passed" else "timed out" if self._expired else _report_message(report)
         is_forged = self._is_forged or (is_clean and report.when in self._raised)
         reached = {"reached": self._opener.reached[-1]} if self._opener.reached else {}
-        self._write({**record, "message": message, "is_forged": is_forged, **reached})
+        line = _own_line(report, self._current.partition("::")[0]) if message else 0
+        self._write({**record, "message": message, "line": line, "is_forged": is_forged, **reached})
         self._is_forged = False
 
     def _own_duration_s(self, duration_s: float) -> float:

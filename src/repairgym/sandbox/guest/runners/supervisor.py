@@ -46,8 +46,8 @@ _MAX_DELAY_MS = 20
 """A record is passed on so long after it came at the latest."""
 _FIRST_FD = 64
 _FIELDS = frozenset({
-    "selected", "check", "id", "functions", "finished", "phase", "outcome", "message", "duration_s", "is_forged",
-    "reached", "reached_for", "path",
+    "selected", "check", "id", "functions", "finished", "phase", "outcome", "message", "line", "duration_s",
+    "is_forged", "reached", "reached_for", "path",
 })  # fmt: skip
 """Fields of the records that runners write; the supervisor's own count of forged records is none."""
 _WITHOUT_TESTS = frozenset({"object", "TestCase", "IsolatedAsyncioTestCase"})
