@@ -53,6 +53,7 @@ async def test_a_release_becomes_a_task_that_gold_passes_and_nothing_else(
     assert set(task.fail_to_pass) == {
         "test/index.test.js::clamp::returns the upper bound", "test/index.test.js::clamp::takes (equal) bounds",
     }  # fmt: skip
+    assert task.id.startswith("tiny-math-1.1.0-release-")
     assert task.certificate.is_valid
     assert "upper bound for larger values" in task.issue
     (hidden,) = set(task.fail_to_pass) - set(task.visible_tests)
@@ -85,13 +86,15 @@ def _check_rebuilt(task: Task, package: NpmPackage, store: LayerStore, folder: P
     )
     manifest = TaskManifest(folder / "tiny.toml")
     assert manifest.add([task], {package.name: package}) == {"recorded": 1}
+    assert manifest.names() == [package.name]
     rebuilt = rebuild_manifest(manifest, folder / "again", RebuildConfig(), store).load()
     assert [(other.id, other.fail_to_pass, other.gold_patch) for other in rebuilt] == [
         (task.id, task.fail_to_pass, task.gold_patch)
     ]
 
 
-async def test_a_mutation_becomes_a_task(tinymath: Tiny, backend: SandboxBackend) -> None:
+async def test_a_mutation_becomes_a_task(tinymath: Tiny, backend: SandboxBackend, tmp_path: Path) -> None:
+    package, store, _ = tinymath
     result = await made_tasks(tinymath, backend, "mutations")
     assert len(result.tasks) == 1, (result.funnel, result.logs)
     (task,) = result.tasks
@@ -99,3 +102,4 @@ async def test_a_mutation_becomes_a_task(tinymath: Tiny, backend: SandboxBackend
     assert task.location is not None
     assert task.location.name in ("clamp", "sum")
     assert task.pass_to_pass
+    _check_rebuilt(task, package, store, tmp_path)

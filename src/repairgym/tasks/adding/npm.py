@@ -188,7 +188,7 @@ class NpmAdder:
             problems=(),
             entry=render_entry(package, comments, (), self.command),
             lock=lock,
-            lock_name=f"npm/{package.name}.json",
+            lock_name=f"npm/{package.file_stem}.json",
         )
 
 

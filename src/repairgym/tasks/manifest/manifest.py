@@ -35,7 +35,7 @@ from repairgym.tasks.build.wheel_check import (
 )
 from repairgym.tasks.java.project import JAVA_TEST, is_java_check, with_java_check
 from repairgym.tasks.layers.atomic_write import written_whole
-from repairgym.tasks.layers.catalogue import JavaPackage, NpmPackage, Package, shipped_path
+from repairgym.tasks.layers.catalogue import JavaPackage, NpmPackage, Package, file_stem, name_of_stem, shipped_path
 
 DIGEST_CHARS = 32
 _SHIPPED_CHECKS = {BUILD_TEST, DEPENDENCY_TEST, RELEASE_TEST, JAVA_TEST}
@@ -178,11 +178,12 @@ class TaskManifest:
 
     def package_path(self, name: str) -> Path:
         """File of one package."""
-        return self.path.parent / self.settings.entries / f"{name}.jsonl"
+        return self.path.parent / self.settings.entries / f"{file_stem(name)}.jsonl"
 
     def names(self) -> list[str]:
         """Packages of the manifest, sorted."""
-        return sorted(path.stem for path in (self.path.parent / self.settings.entries).glob("*.jsonl"))
+        paths = (self.path.parent / self.settings.entries).glob("*.jsonl")
+        return sorted(name_of_stem(path.stem) for path in paths)
 
     def load(self, name: str) -> PackageEntries:
         """Read the entries of one package."""
