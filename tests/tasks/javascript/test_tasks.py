@@ -48,7 +48,7 @@ async def made_tasks(tinymath: Tiny, backend: SandboxBackend, source: str) -> So
 async def test_a_release_becomes_a_task_that_gold_passes_and_nothing_else(
     tinymath: Tiny, backend: SandboxBackend, tmp_path: Path
 ) -> None:
-    package, store, _ = tinymath
+    package, store, folder = tinymath
     (task,) = (await made_tasks(tinymath, backend, "releases")).tasks
     assert set(task.fail_to_pass) == {
         "test/index.test.js::clamp::returns the upper bound", "test/index.test.js::clamp::takes (equal) bounds",
@@ -64,7 +64,7 @@ async def test_a_release_becomes_a_task_that_gold_passes_and_nothing_else(
     evidence = await gather_evidence(task, store, backend, num_runs=1)
     assert evidence.certificate(task.fail_to_pass, task.pass_to_pass).is_valid
     await _check_verdicts(task, store, backend)
-    _check_rebuilt(task, package, store, tmp_path)
+    _check_rebuilt(task, package, store, tmp_path, folder / "locks/npm")
 
 
 async def _check_verdicts(task: Task, store: LayerStore, backend: SandboxBackend) -> None:
@@ -79,14 +79,15 @@ async def _check_verdicts(task: Task, store: LayerStore, backend: SandboxBackend
     assert (await grader.grade(task, shadowed)).kind is VerdictKind.FAILED
 
 
-def _check_rebuilt(task: Task, package: NpmPackage, store: LayerStore, folder: Path) -> None:
+def _check_rebuilt(task: Task, package: NpmPackage, store: LayerStore, folder: Path, locks: Path) -> None:
     (folder / "tiny.toml").write_text(
-        'entries = "tiny"\nlocks = "locks"\nmax_build_s = 100.0\ntest_timeout_s = 20.0\ntimeout_s = 60.0\n',
+        f'entries = "tiny"\nlocks = "{locks}"\nmax_build_s = 100.0\ntest_timeout_s = 20.0\ntimeout_s = 60.0\n',
         encoding="utf-8",
     )
     manifest = TaskManifest(folder / "tiny.toml")
     assert manifest.add([task], {package.name: package}) == {"recorded": 1}
     assert manifest.names() == [package.name]
+    assert manifest.load(package.name).entries[task.id].lock == "@tiny+math.json"
     rebuilt = rebuild_manifest(manifest, folder / "again", RebuildConfig(), store).load()
     assert [(other.id, other.fail_to_pass, other.gold_patch) for other in rebuilt] == [
         (task.id, task.fail_to_pass, task.gold_patch)
@@ -94,7 +95,7 @@ def _check_rebuilt(task: Task, package: NpmPackage, store: LayerStore, folder: P
 
 
 async def test_a_mutation_becomes_a_task(tinymath: Tiny, backend: SandboxBackend, tmp_path: Path) -> None:
-    package, store, _ = tinymath
+    package, store, folder = tinymath
     result = await made_tasks(tinymath, backend, "mutations")
     assert len(result.tasks) == 1, (result.funnel, result.logs)
     (task,) = result.tasks
@@ -102,4 +103,4 @@ async def test_a_mutation_becomes_a_task(tinymath: Tiny, backend: SandboxBackend
     assert task.location is not None
     assert task.location.name in ("clamp", "sum")
     assert task.pass_to_pass
-    _check_rebuilt(task, package, store, tmp_path)
+    _check_rebuilt(task, package, store, tmp_path, folder / "locks/npm")

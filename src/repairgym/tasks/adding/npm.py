@@ -30,7 +30,9 @@ from repairgym.tasks.layers.store import LayerStore
 
 Runner = Literal["tape", "mocha", "node_test"]
 _TEST_FOLDERS = frozenset({"test", "tests", "__tests__", "spec"})
-_NO_SOURCES = _TEST_FOLDERS | {"dist", "build", "example", "examples", "bench", "benchmark", "docs", "node_modules"}
+_NO_SOURCES = _TEST_FOLDERS | {
+    "dist", "build", "example", "examples", "bench", "benchmark", "benchmarks", "docs", "node_modules", "types"
+}  # fmt: skip
 _CONFIGURATION = re.compile(r"^(\..*|.*\.config\.\w+|Gruntfile|Gulpfile|gulpfile|karma\.\w+|rollup\.\w+)")
 _IMPORT = re.compile(r"""(?:\brequire\(\s*|\bfrom\s+|\bimport\s*\(?\s*)['"]([^'"./][^'"]*)['"]""")
 _USES: Mapping[Runner, re.Pattern[str]] = {
