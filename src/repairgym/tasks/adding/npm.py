@@ -23,7 +23,7 @@ from repairgym.tasks.build.validation import run_times
 from repairgym.tasks.javascript.syntax import code_of, is_javascript
 from repairgym.tasks.layers.catalogue import NpmPackage
 from repairgym.tasks.layers.environments import build_environment
-from repairgym.tasks.layers.npm_locks import locked_names, resolve_npm_lock
+from repairgym.tasks.layers.npm_locks import locked_names, names_that_need, resolve_npm_lock
 from repairgym.tasks.layers.npm_registry import NpmRegistry
 from repairgym.tasks.layers.package_index import Sdist
 from repairgym.tasks.layers.store import LayerStore
@@ -119,18 +119,32 @@ class NpmAdder:
         )
 
     def _lock(self, release: _Release, older: list[_Release]) -> str:
-        """Return a lock with what ``release`` needs, and what only an older one needs."""
-        name, needed = release.sdist.name, {}
+        """Return a lock with what ``release`` needs, and what only an older one needs.
+
+        Packages of tests only that need the package itself are left out, where no version of the framework helps.
+        """
+        name, needed = release.sdist.name, dict[str, str]()
+        required, spare = set[str](), set[str]()
         for each in (*older, release):
             needed.update(_requirements(each))
+            required |= _required(_settings(each.tree)).keys()
         for framework in _FRAMEWORKS[release.runner]:
-            self.say(f"resolves a lock with {'@'.join(*framework.items()) if framework else 'node:test'}")
-            lock = resolve_npm_lock({**needed, **framework}, self.node_version)
+            lock = self._resolved({**needed, **framework})
             if name not in locked_names(lock):
+                return lock
+            spare |= (needed.keys() - required - framework.keys()) & names_that_need(lock, name)
+        for framework in _FRAMEWORKS[release.runner] if spare else ():
+            lock = self._resolved({k: v for k, v in needed.items() if k not in spare} | framework)
+            if name not in locked_names(lock):
+                self.say(f"left out, because they need {name}: {', '.join(sorted(spare))}")
                 return lock
         raise TaskError(
             f"{name}: each known version of {release.runner}, or a package of its tests, needs {name} itself"
         )
+
+    def _resolved(self, needed: Mapping[str, str]) -> str:
+        self.say(f"resolves a lock of {', '.join(f'{name}@{wanted}' for name, wanted in needed.items()) or 'nothing'}")
+        return resolve_npm_lock(needed, self.node_version)
 
     async def _try(self, release: _Release, lock: str) -> list[TestRun]:
         self.say(f"runs {len(release.tests)} test files {_NUM_RUNS} times")
@@ -254,8 +268,13 @@ def _requirements(release: _Release) -> dict[str, str]:
     ]
     names = {_package_of(module) for text in texts for module in _IMPORT.findall(text)}
     used = {name: development[name] for name in sorted(names) if name in development}
-    needed = {**used, **settings.get("peerDependencies", {}), **settings.get("dependencies", {})}
+    needed = {**used, **_required(settings)}
     return {name: wanted for name, wanted in needed.items() if name != release.sdist.name}
+
+
+def _required(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the packages that the sources need, with their ranges."""
+    return {**settings.get("peerDependencies", {}), **settings.get("dependencies", {})}
 
 
 def _package_of(module: str) -> str:

@@ -65,6 +65,21 @@ def locked_names(lock: str) -> frozenset[str]:
     return frozenset(path.rpartition("node_modules/")[2] for path in paths)
 
 
+def names_that_need(lock: str, name: str) -> frozenset[str]:
+    """Return the names of the packages of a lock that need ``name``, themselves or through others."""
+    users: dict[str, set[str]] = {}
+    for path, entry in json.loads(lock)["packages"].items():
+        for kind in ("dependencies", "optionalDependencies", "peerDependencies") if path else ():
+            for needed in entry.get(kind, {}):
+                users.setdefault(needed, set()).add(path.rpartition("node_modules/")[2])
+    reached: set[str] = set()
+    todo = {name}
+    while todo:
+        reached |= (new := users.get(todo.pop(), set()) - reached)
+        todo |= new
+    return frozenset(reached)
+
+
 # --- environments -----------------------------------------------------------------------------------------------------
 
 
