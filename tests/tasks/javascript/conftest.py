@@ -1,4 +1,4 @@
-"""A tiny package of npm with a scope, in two releases, whose tests run in node:test on this machine's node: no network."""
+"""A tiny package of npm with a scope, in two releases, whose tests run in node:test on this machine's node."""
 
 from __future__ import annotations
 

@@ -1,12 +1,15 @@
-"""Locks of npm packages."""
+"""Locks of npm packages, and their registry."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from repairgym.tasks.layers.npm_locks import names_that_need
+from repairgym.tasks.layers.npm_registry import NpmRegistry
+from repairgym.tasks.layers.package_index import Sdist
 
 LOCK = json.dumps(
     {
@@ -28,3 +31,18 @@ LOCK = json.dumps(
 )
 def test_packages_need_another_one_themselves_or_through_others(name: str, users: set[str]) -> None:
     assert names_that_need(LOCK, name) == users
+
+
+@pytest.mark.network
+def test_one_start_of_npm_fetches_archives_and_leaves_out_what_has_another_integrity(tmp_path: Path) -> None:
+    pin = "sha512-2yyAR8qBkN3YuheJanUpWC5U3bb5osDywNB8RzDVlDwDHbocAJveqqj1u8+SVD7jkWT4yvsHCpWqqWqAxb0zCA=="
+    good = Sdist(name="minimist", version="1.2.8", sha256=pin)
+    scoped = Sdist(
+        name="@fastify/error",
+        version="4.2.0",
+        sha256="sha512-RSo3sVDXfHskiBZKBPRgnQTtIqpi/7zhJOEmAxCiBcM7d0uwdGdxLlsCaLzGs8v8NnxIRlfG0N51p5yFaOentQ==",
+    )
+    other = Sdist(name="minimist", version="1.2.7", sha256=pin)
+    fetched = NpmRegistry().fetch_all([good, scoped, other], tmp_path)
+    assert set(fetched) == {good, scoped}
+    assert all(path.is_file() for path in fetched.values())

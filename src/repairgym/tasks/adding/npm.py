@@ -5,8 +5,10 @@ package runs outside of a sandbox; the package is no part of its own environment
 three runs of the suite decide which test files stay.
 """
 
+import contextlib
 import json
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +28,7 @@ from repairgym.tasks.layers.environments import build_environment
 from repairgym.tasks.layers.npm_locks import locked_names, names_that_need, resolve_npm_lock
 from repairgym.tasks.layers.npm_registry import NpmRegistry
 from repairgym.tasks.layers.package_index import Sdist
-from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.layers.store import LayerStore, tree_digest
 
 Runner = Literal["tape", "mocha", "node_test"]
 _TEST_FOLDERS = frozenset({"test", "tests", "__tests__", "spec"})
@@ -49,6 +51,8 @@ _FRAMEWORKS: Mapping[Runner, tuple[Mapping[str, str], ...]] = {
 _NUM_RUNS = 3
 _MAX_NEWEST = 3
 _RUN_S, _TEST_S = 300.0, 10.0
+_NUM_FETCHED = 6
+"""Archives fetched with one start of npm."""
 
 
 class _Release(NamedTuple):
@@ -162,9 +166,12 @@ class NpmAdder:
         releases: list[_Release] = []
         num_compared, newer, state = 0, newest.sdist, _state(newest)
         place = [sdist.version for sdist in sdists].index(newest.sdist.version)
-        for sdist in sdists[place + 1 :][: 2 * num]:
+        others = sdists[place + 1 :][: 2 * num]
+        for number, sdist in enumerate(others):
             if len(pairs) == num:
                 break
+            if number % _NUM_FETCHED == 0:
+                self._fetch(others[number : number + _NUM_FETCHED])
             self.say(f"compares {sdist.version} and {newer.version}")
             try:
                 older = read_release(sdist, self.store.tree(sdist))
@@ -178,6 +185,15 @@ class NpmAdder:
             releases.insert(0, older)
             newer, state = sdist, older_state
         return pairs, releases, num_compared
+
+    def _fetch(self, sdists: tuple[Sdist, ...]) -> None:
+        """Make the missing trees with one start of npm; one that cannot be made fails where it is read."""
+        missing = [sdist for sdist in sdists if not self.store.has("trees", tree_digest(sdist))]
+        if len(missing) < 2:
+            return
+        with tempfile.TemporaryDirectory() as name, contextlib.suppress(PackageNotFoundError, InputError):
+            for sdist, path in self.registry.fetch_all(missing, Path(name)).items():
+                self.store.tree_of_file(sdist, path)
 
     def _added(self, package: NpmPackage, newest: _Release, lock: str, run: TestRun, counts: tuple[int, int]) -> Added:
         outcomes = Counter(result.outcome for result in run.results.values())
