@@ -45,7 +45,7 @@ from repairgym.tasks.sight.scan import ScanReport
 from repairgym.tasks.solve_rates import RATES_FILE, SolveRate, rates_of
 from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS
 from repairgym.tasks.sources.history import NOT_TRIED
-from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TASKS_FILE, TaskStore, Unit
+from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TASKS_FILE, UNITS_FOLDER, TaskStore, Unit
 
 app = typer.Typer(
     help="Build, verify, exchange, curate and show validated repair tasks.", no_args_is_help=True, add_completion=False
@@ -197,10 +197,10 @@ def record(
 
 def _rebuild(folder: Path, manifest_path: Path, config: RebuildConfig) -> None:
     """Rebuild the tasks of a manifest into ``folder`` and print the outcome."""
-    from repairgym.tasks.manifest.rebuild import RebuildProgress, rebuild_manifest
+    from repairgym.tasks.manifest.rebuild import UNIT_PREFIX, RebuildProgress, rebuild_manifest
 
     manifest = TaskManifest(manifest_path)
-    if (folder / "units").is_dir():
+    if any(not unit.name.startswith(UNIT_PREFIX) for unit in (folder / UNITS_FOLDER).glob("*.jsonl")):
         raise InputError(f"{folder} holds a build from a catalogue; name another folder for the tasks of a manifest")
     with ProgressDisplay() as progress:
 
@@ -212,7 +212,7 @@ def _rebuild(folder: Path, manifest_path: Path, config: RebuildConfig) -> None:
         try:
             store = rebuild_manifest(manifest, folder, config, report=report)
         except KeyboardInterrupt as error:
-            raise Interrupted("interrupted; what was fetched is kept, run the same command again") from error
+            raise Interrupted("interrupted; finished packages are kept, run the same command again") from error
     counts = store.load_document(FUNNEL_FILE)["total"]["rebuild"]
     typer.echo(f"{counts['rebuilt']} of {counts['entries']} tasks in {folder}")
     if counts["rebuilt"] < counts["entries"]:

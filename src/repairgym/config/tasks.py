@@ -288,6 +288,8 @@ class RebuildConfig(Record):
     """Names; empty: all."""
     sources: tuple[MadeSource, ...] = ("mutations", "releases", "breakages")
     splits: tuple[Split, ...] = ("train", "validation", "test")
+    num_workers: int = Field(0, ge=0)
+    """Processes, one package each; 0: one per core."""
     layers: LayersConfig = LayersConfig()
 
 

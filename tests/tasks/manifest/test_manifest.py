@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from repairgym.config.tasks import RebuildConfig
-from repairgym.errors import InputError, TaskError
+from repairgym.errors import InputError, PackageNotFoundError, TaskError
 from repairgym.records import Task
 from repairgym.tasks.layers.catalogue import Package
+from repairgym.tasks.layers.package_index import Sdist
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.manifest.manifest import TaskManifest, content_digest, format_ranges, parse_ranges
 from repairgym.tasks.manifest.rebuild import Rebuilder, rebuild_manifest
@@ -98,6 +99,34 @@ def test_a_manifest_brings_the_tasks_back(
         assert content_digest(task) == content_digest(manifest.with_deadlines(made[task.id]))
         assert task.certificate == made[task.id].certificate
         assert (task.test_timeout_s, task.timeout_s) == (3.0, 6.0)
+
+
+class NoIndex:
+    """An index that has nothing."""
+
+    def fetch(self, sdist: Sdist, folder: Path) -> Path:
+        raise PackageNotFoundError(f"no {sdist.name}")
+
+
+def test_packages_are_rebuilt_side_by_side_and_a_killed_call_goes_on(
+    manifest: TaskManifest, built: TaskStore, tmp_path: Path, seeded_layers: LayerStore
+) -> None:
+    page = manifest.package_path("tinycalc")
+    shutil.copy(page, manifest.package_path("tinycopy"))
+    folder, config, seen = tmp_path / "tasks", RebuildConfig(num_workers=2), []
+    tasks = rebuild_manifest(manifest, folder, config, seeded_layers, seen.append).load()
+    assert len(tasks) == 2 * len(built.load())
+    assert {done.package for done in seen} == {"tinycalc", "tinycopy"}
+    assert (seen[-1].num_done, seen[-1].num_tasks) == (2, len(tasks))
+    # As after a kill: the folder has its finished packages only.
+    for path in folder.glob("*.json*"):
+        path.unlink()
+    nothing = LayerStore(tmp_path / "nothing", NoIndex())
+    assert rebuild_manifest(manifest, folder, config, nothing).load() == tasks
+    page.write_text(page.read_text() + "\n")
+    store = rebuild_manifest(manifest, folder, config, nothing)
+    assert len(store.load()) == len(tasks) // 2
+    assert store.load_document("funnel.json")["total"]["rebuild"]["skipped_not_on_index"] == len(tasks) // 2
 
 
 def test_further_failing_tests_that_no_file_defines_are_not_hidden(

@@ -52,6 +52,7 @@ def cuttable_names(source: str) -> frozenset[str]:
     return frozenset(name for name, node, _ in walk_functions(tree) if node.name not in mentions)
 
 
+@lru_cache(maxsize=64)
 def inherited_tests(source: str) -> frozenset[tuple[str, str]]:
     """Return (class, test) of inherited tests that can be masked in a class of ``source``.
 
@@ -135,7 +136,7 @@ def cut_functions(source: str, names: Iterable[str]) -> str:
             the rest does not parse.
     """
     tree = ast.parse(source)
-    inherited = {name for name in names if tuple(name.split("::")) in inherited_tests(source)}
+    inherited = {"::".join(pair) for pair in inherited_tests(source)} & set(names)
     wanted = set(names) - inherited
     functions = {name: (node, parent) for name, node, parent in walk_functions(tree) if name in wanted}
     if set(functions) != wanted:
@@ -150,7 +151,7 @@ def cut_functions(source: str, names: Iterable[str]) -> str:
             first = _line_range(parent.body[0])[0]
             lines[first - 1] = " " * parent.body[0].col_offset + "pass\n"
     # A test whose definition is cut needs no mask, which would name it again.
-    for name in sorted(inherited & held_tests("".join(lines)), reverse=True):
+    for name in sorted(inherited and inherited & held_tests("".join(lines)), reverse=True):
         _mask(tree, lines, *name.split("::"))
     text = "".join(lines)
     _check(text, wanted)
@@ -185,13 +186,18 @@ def _check(text: str, cut: set[str]) -> None:
         tree = ast.parse(text)
     except SyntaxError as error:
         raise TaskError(f"the test file does not parse without its hidden tests: {error}") from error
-    remaining = names & _mentions(tree) | {name for name, _, _ in walk_functions(tree) if name in cut}
+    # A walk takes longest. Only text beyond ASCII can spell a name in another way.
+    is_named = not text.isascii() or any(name in text for name in names)
+    mentions = names & _mentions(tree) if is_named else set()
+    remaining = mentions | {name for name, _, _ in walk_functions(tree) if name in cut}
     if remaining:
         raise TaskError(f"the test file still uses {', '.join(sorted(remaining))} after it was cut out")
 
 
 def _mentions(tree: ast.AST) -> set[str]:
-    return {str(getattr(node, "id", getattr(node, "attr", ""))) for node in ast.walk(tree)}
+    """Return the names and attributes in ``tree``."""
+    nodes = list(ast.walk(tree))
+    return {n.id for n in nodes if isinstance(n, ast.Name)} | {n.attr for n in nodes if isinstance(n, ast.Attribute)}
 
 
 # --- executed functions --------------------------------------------------------------------------------------------

@@ -1,18 +1,24 @@
 """Rebuild certified tasks from a task manifest: the same edit of the same sdist gives the same record.
 
 Reads a `TaskManifest`. Makes `Task` records and the sdists' trees. Runs nothing: the certificate is the recorded one,
-and `repairgym tasks verify` makes a new one. Guarantees: a rebuilt task has the digest of its entry.
+and `repairgym tasks verify` makes a new one. Guarantees: a rebuilt task has the digest of its entry; a killed call goes
+on after the last whole package.
 """
 
 import contextlib
+import hashlib
+import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 
+from repairgym import __version__
 from repairgym.config.tasks import RebuildConfig, TasksConfig
 from repairgym.errors import InputError, RepairGymError, TaskError
+from repairgym.process_pool import ProcessPool, WorkerFailure, answer_requests, run_worker
 from repairgym.records import BuildStep, Location, Task
 from repairgym.tasks.build.assembly import Bug, Visibility, assemble, read_text, sdist_provenance
 from repairgym.tasks.build.build_tasks import skip_reason
@@ -45,8 +51,10 @@ from repairgym.tasks.sources.fixes import Fix, aligned, whole_fix
 from repairgym.tasks.sources.mutations import RECIPE_SEPARATOR
 from repairgym.tasks.sources.pairs import texts_of_both
 from repairgym.tasks.sources.version_search import bound_edits, read_bounds
-from repairgym.tasks.store import TaskStore
+from repairgym.tasks.store import TaskStore, Unit
 
+UNIT_PREFIX = "manifest-"
+"""Start of the names of a manifest's units in a task folder."""
 _HUNKS = re.compile(r"hunks ([\d,]+) of ")
 _ANY_LENGTH = (0, 1 << 30)
 Texts = Mapping[str, str | None]
@@ -91,30 +99,104 @@ def rebuild_manifest(
     if unknown:
         raise InputError(f"no tasks of {', '.join(unknown)} in {manifest.path}; it has {', '.join(known)}")
     names = [name for name in known if not config.packages or name in config.packages]
-    tasks: list[Task] = []
+    store = TaskStore(folder)
+    rebuilding = _Rebuilding(manifest, config, layers, store)
+    parts: dict[str, _Part] = {}
+    num_tasks = 0
+    for number, part in enumerate(rebuilding.run(names), 1):
+        parts[part.unit.name] = part
+        num_tasks += len(part.unit.tasks)
+        package = part.unit.name.removeprefix(UNIT_PREFIX)
+        report(RebuildProgress(package, number, len(names), num_tasks, str(part.error or "")))
+    ordered = [parts[name] for name in sorted(parts)]
+    errors = [part.error for part in ordered if part.error]
+    if errors and not num_tasks:
+        raise errors[0]
     funnel: Counter[str] = Counter()
-    errors: list[RepairGymError] = []
-    for number, name in enumerate(names, 1):
-        content = manifest.load(name)
-        is_selected = content.package.split in config.splits
-        entries = [entry for entry in content.entries.values() if is_selected and entry.source in config.sources]
-        rebuilder = Rebuilder(manifest, content, layers)
+    for part in ordered:
+        funnel.update(part.unit.funnel)
+    origin = {"task_manifest": manifest.path.name, "config": config.model_dump(mode="json")}
+    tasks = [task for part in ordered for task in part.unit.tasks]
+    store.save(tasks, {"total": {"rebuild": dict(funnel)}}, origin)
+    return store
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The rebuilt tasks of one package, and the first error of those that failed."""
+
+    unit: Unit
+    error: RepairGymError | None = None
+
+
+@dataclass(frozen=True)
+class _Rebuilding:
+    """Rebuilds packages, each as a unit of the folder; travels to worker processes."""
+
+    manifest: TaskManifest
+    config: RebuildConfig
+    layers: LayerStore
+    store: TaskStore
+
+    def run(self, names: list[str]) -> Iterator[_Part]:
+        """Yield the part of each package, as they end; finished ones are read from the folder."""
+        waiting: list[str] = []
+        for name in names:
+            if unit := self.store.load_unit(UNIT_PREFIX + name, self._key(name)):
+                yield _Part(unit)
+            else:
+                waiting.append(name)
+        num_workers = min(self.config.num_workers or len(os.sched_getaffinity(0)), len(waiting))
+        if num_workers <= 1:
+            yield from map(self.rebuild, waiting)
+            return
+        with (
+            ProcessPool(_rebuild_worker, self, num_workers) as pool,
+            contextlib.closing(pool.map(waiting)) as answers,
+        ):
+            for index, answer in answers:
+                if isinstance(answer, WorkerFailure):
+                    raise answer.as_error()
+                if not isinstance(answer, _Part):
+                    raise RepairGymError(
+                        f"the process that rebuilt {waiting[index]} was killed, perhaps for lack of memory; run the "
+                        "same command again (finished packages are kept), with fewer processes: num_workers=1"
+                    )
+                yield answer
+
+    def rebuild(self, name: str) -> _Part:
+        """Return the part of the package ``name``; a whole one is kept in the folder."""
+        content = self.manifest.load(name)
+        is_selected = content.package.split in self.config.splits
+        entries = [entry for entry in content.entries.values() if is_selected and entry.source in self.config.sources]
+        rebuilder = Rebuilder(self.manifest, content, self.layers)
+        tasks: list[Task] = []
         failures: list[RepairGymError] = []
         for entry in entries:
             try:
                 tasks.append(rebuilder.rebuild(entry))
             except RepairGymError as error:
                 failures.append(error)
-        funnel.update(entries=len(entries), rebuilt=len(entries) - len(failures))
-        funnel.update(skip_reason(error) for error in failures)
-        errors += failures
-        report(RebuildProgress(name, number, len(names), len(tasks), str(failures[0]) if failures else ""))
-    if errors and not tasks:
-        raise errors[0]
-    store = TaskStore(folder)
-    origin = {"task_manifest": manifest.path.name, "config": config.model_dump(mode="json")}
-    store.save(tasks, {"total": {"rebuild": dict(funnel)}}, origin)
-    return store
+        funnel = Counter(skip_reason(error) for error in failures)
+        funnel.update(entries=len(entries), rebuilt=len(tasks))
+        unit = Unit(UNIT_PREFIX + name, self._key(name), dict(funnel), tuple(tasks))
+        if not failures:
+            self.store.save_unit(unit)
+        return _Part(unit, failures[0] if failures else None)
+
+    def _key(self, name: str) -> str:
+        """Return the digest of all that the tasks of ``name`` come from: version, selection, settings and entries."""
+        chosen = self.config.model_dump_json(include={"sources", "splits"})
+        settings = self.manifest.settings.model_dump_json()
+        entries = self.manifest.package_path(name).read_text(encoding="utf-8")
+        return hashlib.sha256("\n".join((__version__, chosen, settings, entries)).encode()).hexdigest()
+
+
+def _rebuild_worker(connection: Connection, rebuilding: _Rebuilding) -> None:
+    async def rebuild(name: str) -> _Part:
+        return rebuilding.rebuild(name)
+
+    run_worker(connection, lambda: answer_requests(connection, rebuild))
 
 
 @dataclass(frozen=True)
