@@ -73,7 +73,7 @@ class Job:
     def name(self) -> str:
         """Name of the unit."""
         part = f"@{self.part}" if self.part else ""  # a name may end with a hyphen and a number
-        return f"{self.source}-{self.package.file_stem}{part}"
+        return f"{self.source}-{self.package.name}{part}"
 
     def key(self, config: TasksConfig) -> str:
         """Digest of every influence on the unit's tasks; TaskError if a lock is missing."""
