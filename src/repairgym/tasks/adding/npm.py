@@ -138,7 +138,7 @@ class NpmAdder:
                 return lock
             spare |= (needed.keys() - required - framework.keys()) & names_that_need(lock, name)
         for framework in _FRAMEWORKS[release.runner] if spare else ():
-            lock = self._resolved({k: v for k, v in needed.items() if k not in spare} | framework)
+            lock = self._resolved({**{k: v for k, v in needed.items() if k not in spare}, **framework})
             if name not in locked_names(lock):
                 self.say(f"left out, because they need {name}: {', '.join(sorted(spare))}")
                 return lock
