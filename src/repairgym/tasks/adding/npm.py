@@ -90,7 +90,8 @@ class NpmAdder:
         sdists = self.registry.releases(name)
         newest = self._newest(name, sdists)
         pairs, releases, num_compared = self._pairs(newest, sdists, num_pairs)
-        lock = self._lock(newest, releases)
+        lock, left_out = self._lock(newest, releases)
+        pairs = [pair for pair in pairs if not left_out & set(pair)]
         runs = await self._try(newest, lock)
         kept = stable_files(runs, newest.tests)
         if not kept:
@@ -122,28 +123,27 @@ class NpmAdder:
             "most packages leave their tests out of npm"
         )
 
-    def _lock(self, release: _Release, older: list[_Release]) -> str:
-        """Return a lock with what ``release`` needs, and what only an older one needs.
+    def _lock(self, release: _Release, older: list[_Release]) -> tuple[str, set[str]]:
+        """Return a lock with what all releases need, and the versions in ``older`` that it is not for.
 
-        Packages of tests only that need the package itself are left out, where no version of the framework helps.
+        Where each version of the framework leads to the package itself, the packages of tests that do are left out, and
+        the older releases whose sources need one that does.
         """
-        name, needed = release.sdist.name, dict[str, str]()
-        required, spare = set[str](), set[str]()
-        for each in (*older, release):
-            needed.update(_requirements(each))
-            required |= _required(_settings(each.tree)).keys()
+        name, needed, users = release.sdist.name, _needed_by((*older, release)), set[str]()
         for framework in _FRAMEWORKS[release.runner]:
             lock = self._resolved({**needed, **framework})
             if name not in locked_names(lock):
-                return lock
-            spare |= (needed.keys() - required - framework.keys()) & names_that_need(lock, name)
-        for framework in _FRAMEWORKS[release.runner] if spare else ():
-            lock = self._resolved({**{k: v for k, v in needed.items() if k not in spare}, **framework})
+                return lock, set()
+            users |= names_that_need(lock, name)
+        usable = [each for each in older if not users & _required(_settings(each.tree)).keys()]
+        needed = {key: wanted for key, wanted in _needed_by((*usable, release)).items() if key not in users}
+        is_hopeless = bool(users & _required(_settings(release.tree)).keys())
+        for framework in () if is_hopeless else _FRAMEWORKS[release.runner]:
+            lock = self._resolved({**needed, **framework})
             if name not in locked_names(lock):
-                self.say(f"left out, because they need {name}: {', '.join(sorted(spare))}")
-                return lock
+                return lock, {each.sdist.version for each in older if each not in usable}
         raise TaskError(
-            f"{name}: each known version of {release.runner}, or a package of its tests, needs {name} itself"
+            f"{name}: each known version of {release.runner}, or a package that it needs, needs {name} itself"
         )
 
     def _resolved(self, needed: Mapping[str, str]) -> str:
@@ -286,6 +286,13 @@ def _requirements(release: _Release) -> dict[str, str]:
     used = {name: development[name] for name in sorted(names) if name in development}
     needed = {**used, **_required(settings)}
     return {name: wanted for name, wanted in needed.items() if name != release.sdist.name}
+
+
+def _needed_by(releases: Iterable[_Release]) -> dict[str, str]:
+    needed: dict[str, str] = {}
+    for release in releases:
+        needed.update(_requirements(release))
+    return needed
 
 
 def _required(settings: Mapping[str, Any]) -> dict[str, str]:
