@@ -83,8 +83,8 @@ class NpmRegistry:
         names = [f"{sdist.name}@{sdist.version}" for sdist in sdists]
         made = json.loads(npm(["pack", *names, "--json", "--silent", "--ignore-scripts"], folder))
         paths = {str(item["id"]): folder / _archive_name(item) for item in made}
-        found = {sdist: paths[name] for sdist, name in zip(sdists, names, strict=True) if name in paths}
-        return {sdist: path for sdist, path in found.items() if integrity_of(path) == sdist.sha256}
+        fetched = {sdist: paths[name] for sdist, name in zip(sdists, names, strict=True) if name in paths}
+        return {sdist: path for sdist, path in fetched.items() if integrity_of(path) == sdist.sha256}
 
     def releases(self, name: str) -> tuple[Sdist, ...]:
         """Return the final releases of ``name`` with their integrity, newest first; PackageNotFoundError for none."""
