@@ -25,6 +25,7 @@ from repairgym.studies.sweep import (
     read_results,
     read_value,
     run_sweep,
+    value_again,
 )
 
 CHILD = """
@@ -209,6 +210,46 @@ def test_a_child_is_evaluated_after_its_command_and_arms_are_paired(synthetic_ru
         run_sweep(
             wrong, shutil.copytree(tmp_path / "runs" / "000", tmp_path / "other" / "runs" / "000").parents[1], quiet
         )
+
+
+def test_children_run_side_by_side_and_end_with_their_sweep(folder: Path, config: SweepConfig):
+    both = config.model_copy(update={"num_concurrent": 2})
+    (folder / "waits").touch()
+    plan = folder / "plan.toml"
+    plan.write_text(f"num_concurrent = 2\n{plan.read_text()}")
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(folder)], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    # While run 1 waits, the other three end.
+    while sorted(read_results(folder)) != [0, 2, 3] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert sorted(read_results(folder)) == [0, 2, 3]
+    started = time.monotonic()
+    os.kill(parent.pid, signal.SIGINT)
+    assert parent.wait(60) != 0
+    assert time.monotonic() - started < 30
+    (folder / "waits").unlink()
+    assert [run.status for run in run_sweep(both, folder, quiet)] == ["done"] * 4
+    assert [num_starts(folder, number) for number in range(4)] == [1, 2, 1, 1]
+
+
+def test_a_line_of_results_outlives_its_run_folder(folder: Path, config: SweepConfig, synthetic_run: Path):
+    runs = run_sweep(config, folder, quiet)
+    shutil.rmtree(folder / "runs")
+    assert run_sweep(config, folder, quiet) == runs
+    with pytest.raises(InputError, match=r"001 is gone, and the line of run 1 .* has 'score'; got the metric 'num_tok"):
+        value_again(runs[1], config.model_copy(update={"metric": "num_tokens"}), folder)
+    phase = "eval/rl/test-mutations"
+    arms = SweepConfig(
+        command=("eval", "show", "{run}", "--phase", phase),
+        **{"metric": phase, "seed_setting": "", "num_seeds": 2, "arms": {"a": (), "b": ()}},
+    )
+    for number in range(4):
+        shutil.copytree(synthetic_run, folder / "arms" / "runs" / f"00{number}")
+    runs = run_sweep(arms, folder / "arms", quiet)
+    rows = compare_arms(runs, arms, folder / "arms")
+    shutil.rmtree(folder / "arms" / "runs")
+    assert compare_arms(run_sweep(arms, folder / "arms", quiet), arms, folder / "arms") == rows
+    assert rows[0].num_tasks > 10
 
 
 def test_a_plan_that_cannot_run_is_rejected(folder: Path, config: SweepConfig):

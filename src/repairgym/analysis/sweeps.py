@@ -34,6 +34,10 @@ class SweepRun(Record):
     """``done``, or ``failed``: the log says why."""
     exit_code: int = 0
     value: float | None = None
+    metric: str = ""
+    """Name of ``value``; empty where nothing was read."""
+    verdicts: dict[str, str] = {}
+    """Task id -> first letters of the verdicts of its samples, of a named arm with an evaluation."""
     wall_s: float = 0.0
     """Of the command, over all attempts but those that a kill of the sweep ended; an evaluation does not count."""
     cpu_s: float = 0.0

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from repairgym.analysis.sweeps import SweepRun
 
 PAGE_FILE = "sweep.html"
-_FREE = ("num_runs", "num_seeds", "metric", "reference", "window", "num_resamples", "num_bins", "is_higher_better")
+_FREE = (
+    *("num_runs", "num_seeds", "num_concurrent", "metric", "reference"),
+    *("window", "num_resamples", "num_bins", "is_higher_better"),
+)
 """Settings that a later call may change: they decide how much is run and how it is read."""
 
 

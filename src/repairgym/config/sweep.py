@@ -79,6 +79,8 @@ class SweepConfig(Record):
     """Name -> overrides ``a.b=value``: a comparison of named arms instead of random search."""
     num_runs: PositiveInt = 20
     """Draws of a random search; it may grow later where ``num_seeds`` is 1."""
+    num_concurrent: PositiveInt = 1
+    """Children at a time; each takes the processors, memory and device that its own settings say."""
     num_seeds: PositiveInt = 1
     """Runs of each draw or arm, with seeds of their own."""
     seed_setting: str = "seed"

@@ -1,9 +1,10 @@
-"""Sweeps: child runs of a command with drawn settings, one after another, resumable.
+"""Sweeps: child runs of a command with drawn settings, one or some at a time, resumable.
 
 Reads a `SweepConfig`. Makes ``runs/NNN`` (the child's run folder), ``logs/NNN.log`` and a line of ``results.jsonl`` for
 each ended child. Guarantees: child N of a sweep has the same settings however often the sweep is stopped, and whatever
 the number of runs; a child that a kill of the sweep left over ends before it is continued in its own folder; a line is
-written after its child ended, so that a torn one means a child that runs again.
+written after its child ended, so that a torn one means a child that runs again; a line holds all that its child adds to
+the comparison, so that its run folder may go.
 """
 
 import fcntl
@@ -12,9 +13,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -28,6 +31,7 @@ from repairgym.errors import ConfigError, InputError, Interrupted, ModelFolderEr
 from repairgym.evaluation.pass_at_k import TaskVerdicts, pass_at_1, verdicts_by_task
 from repairgym.evaluation.runs import choose_phase
 from repairgym.evaluation.variance import RecipeComparison, compare_recipes
+from repairgym.records import VerdictKind
 from repairgym.rollout.store import RunStore
 from repairgym.sandbox.guest.syscalls import set_parent_death_signal
 from repairgym.sizing.shapes import read_shape
@@ -133,31 +137,127 @@ def run_sweep(config: SweepConfig, folder: Path, report: Report) -> list[SweepRu
         ConfigError: a child rejects its command or settings, or the folder's runs are numbered by another plan.
         Interrupted: the child was interrupted; the same call resumes.
     """
-    plan, results, walls = planned_runs(config), read_results(folder), list[float]()
+    plan, results = planned_runs(config), read_results(folder)
     for run in plan:
         if (ended := results.get(run.number)) and (ended.arm, ended.settings, ended.seed) != _point(run):
             raise ConfigError(
                 f"run {run.number} of {folder} has another point than this plan gives it: with num_seeds above 1 a "
                 "sweep cannot grow by num_runs; give the old num_runs, or name another folder"
             )
-    for run in plan:
-        if run.number in results and results[run.number].status == "done":
-            continue
-        num_ended = sum(results[row.number].status == "done" for row in plan if row.number in results)
-        report(num_ended, len(plan), _time_left(walls, len(plan) - num_ended))
-        started = time.monotonic()
-        ended = _run_child(run, config, folder)
-        walls.append(time.monotonic() - started)
-        _append(folder / RESULTS_FILE, ended.model_dump_json())
-        results[run.number] = ended
-    num_done = sum(run.status == "done" for run in results.values())
-    report(num_done, len(plan), "" if num_done >= len(plan) else f"{len(plan) - num_done} failed: {folder / 'logs'}")
+    waiting = [run for run in plan if run.number not in results or results[run.number].status != "done"]
+    num_left, started = len(waiting), time.monotonic()
+    report(len(plan) - num_left, len(plan), "")
+    try:
+        with closing(_run_children(waiting, config, folder)) as children:
+            for number, ended in enumerate(children, 1):
+                _append(folder / RESULTS_FILE, ended.model_dump_json())
+                results[ended.number] = ended
+                num_left -= ended.status == "done"
+                left_min = (time.monotonic() - started) / 60.0 * (len(waiting) - number) / number
+                report(len(plan) - num_left, len(plan), f"about {left_min:.0f} min left")
+    except KeyboardInterrupt as error:
+        raise Interrupted("interrupted; the same command resumes with the runs that had begun") from error
+    report(len(plan) - num_left, len(plan), f"{num_left} failed: {folder / 'logs'}" if num_left else "")
     return [value_again(results[run.number], config, folder) for run in plan]
 
 
+def _run_children(runs: Sequence[SweepRun], config: SweepConfig, folder: Path) -> Generator[SweepRun, None, None]:
+    """Yield the runs as they end, ``config.num_concurrent`` at a time.
+
+    An error, a Ctrl-C or an end of reading interrupts the others; a second Ctrl-C kills them.
+
+    Raises:
+        ConfigError: a child rejects its command or settings.
+        Interrupted: a child was interrupted.
+    """
+    children = _Children()
+    with ThreadPoolExecutor(config.num_concurrent) as executor:
+        futures = [executor.submit(_run_child, run, config, folder, children) for run in runs]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BaseException:
+            children.end(futures)
+            raise
+
+
+class _Children:
+    """The running children of a sweep, each waited for by a thread of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pids: set[int] = set()
+        self._signal = 0
+
+    def call(self, words: Sequence[str], output: int, lock: int) -> tuple[int, float]:
+        """Run a child to its end; return its exit code (minus the signal that ended it) and processor seconds.
+
+        Ctrl-C reaches the child by the terminal or from here, and a kill of this process by the kernel.
+        """
+        with self._lock:
+            if self._signal:
+                return _INTERRUPTED, 0.0
+            child = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(lock,),
+                preexec_fn=lambda: set_parent_death_signal(signal.SIGINT),
+            )
+            self._pids.add(child.pid)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie keeps its pid, so no other gets the signal
+        with self._lock:
+            self._pids.remove(child.pid)
+            _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        return (_INTERRUPTED if self._signal else child.returncode), usage.ru_utime + usage.ru_stime
+
+    def end(self, futures: Sequence[Future[SweepRun]]) -> None:
+        """Interrupt the children and wait for their threads; a Ctrl-C meanwhile kills them."""
+        for future in futures:
+            future.cancel()
+        while True:
+            try:
+                self._send(signal.SIGKILL if self._signal else signal.SIGINT)
+                wait(futures)
+                return
+            except KeyboardInterrupt:
+                continue
+
+    def _send(self, number: int) -> None:
+        with self._lock:
+            self._signal = number
+            for pid in self._pids:
+                os.kill(pid, number)
+
+
 def value_again(run: SweepRun, config: SweepConfig, folder: Path) -> SweepRun:
-    """Return an ended run with the value that the present ``metric`` reads from its folder."""
-    return run if run.status != "done" else run.model_copy(update={"value": read_value(_place(folder, run), config)})
+    """Return an ended run with the value that the present ``metric`` reads from its folder, or from its line.
+
+    Raises:
+        InputError: the folder does not have it; or it is gone, and the line was written for another metric.
+    """
+    place = _place(folder, run)
+    if run.status != "done":
+        return run
+    if _has_results(place):
+        return run.model_copy(update={"value": read_value(place, config)})
+    if run.metric != _metric(config):
+        raise InputError(
+            f"{place} is gone, and the line of run {run.number} in {RESULTS_FILE} has {run.metric or 'no value'!r}; "
+            f"got the metric {_metric(config)!r}"
+        )
+    return run
+
+
+def _has_results(place: Path) -> bool:
+    return (place / "run.db").is_file() or (place / RESULT_FILE).is_file()
+
+
+def _metric(config: SweepConfig) -> str:
+    """Return what the value of a run is, with all that decides it."""
+    return f"{config.metric} (last {config.window})" if ":" in config.metric else config.metric or "only evaluation"
 
 
 def compare_arms(runs: Sequence[SweepRun], config: SweepConfig, folder: Path) -> list[RecipeComparison]:
@@ -170,7 +270,9 @@ def compare_arms(runs: Sequence[SweepRun], config: SweepConfig, folder: Path) ->
     verdicts: dict[str, dict[int, TaskVerdicts]] = {}
     for run in runs:
         if run.status == "done":
-            verdicts.setdefault(run.arm, {})[run.seed] = _read_verdicts(_place(folder, run), config.metric)
+            place = _place(folder, run)
+            of_run = _read_verdicts(place, config.metric) if _has_results(place) else _unpacked(run.verdicts)
+            verdicts.setdefault(run.arm, {})[run.seed] = of_run
     name = config.reference or next(iter(config.arms))
     reference, rows = verdicts.pop(name, {}), []
     for arm, of_seed in verdicts.items():
@@ -181,7 +283,7 @@ def compare_arms(runs: Sequence[SweepRun], config: SweepConfig, folder: Path) ->
     return sorted(rows, key=lambda row: -row.difference)
 
 
-def _run_child(run: SweepRun, config: SweepConfig, folder: Path) -> SweepRun:
+def _run_child(run: SweepRun, config: SweepConfig, folder: Path, children: _Children) -> SweepRun:
     place, log = _place(folder, run), folder / "logs" / f"{run.number:03d}.log"
     place.mkdir(parents=True, exist_ok=True)
     log.parent.mkdir(exist_ok=True)
@@ -190,7 +292,8 @@ def _run_child(run: SweepRun, config: SweepConfig, folder: Path) -> SweepRun:
         calls.append(_placed(config.evaluation, place))
     attempts = place.with_suffix(".jsonl")
     for is_evaluation, words in zip((False, True), calls, strict=False):
-        code = _attempt([*(_CLI if config.command else ()), *words], place, log, is_evaluation=is_evaluation)
+        words = [*(_CLI if config.command else ()), *words]
+        code = _attempt(words, place, log, children, is_evaluation=is_evaluation)
         if code == _INTERRUPTED or code == -signal.SIGINT:
             raise Interrupted(f"interrupted in run {run.number}; the same command resumes with it")
         if config.command and code in _USAGE_CODES:
@@ -203,7 +306,10 @@ def _run_child(run: SweepRun, config: SweepConfig, folder: Path) -> SweepRun:
     if code:
         return run.model_copy(update={"exit_code": code, "status": "failed", **spent})
     compute = next(line["compute"] for line in own if line["compute"] is not None)
-    return run.model_copy(update={"value": read_value(place, config), **spent, **compute})
+    result = {"metric": _metric(config), "value": read_value(place, config)}
+    if config.arms and not config.program and ":" not in config.metric:
+        result["verdicts"] = _packed(_read_verdicts(place, config.metric))
+    return run.model_copy(update={**result, **spent, **compute})
 
 
 def _read_attempts(path: Path) -> Iterator[dict[str, Any]]:
@@ -213,44 +319,19 @@ def _read_attempts(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def _attempt(words: Sequence[str], place: Path, log: Path, *, is_evaluation: bool) -> int:
+def _attempt(words: Sequence[str], place: Path, log: Path, children: _Children, *, is_evaluation: bool) -> int:
     """Call a child once, note time and compute of the attempt, and return its exit code.
 
     Compute is read behind the first command that ends well, before an evaluation adds to the folder.
     """
     started = time.monotonic()
     with _held(place.with_suffix(".lock")) as lock, log.open("ab") as output:
-        code, cpu_s = _call(words, output.fileno(), lock)
+        code, cpu_s = children.call(words, output.fileno(), lock)
     line: dict[str, object] = {"is_evaluation": is_evaluation, "exit_code": code, "cpu_s": cpu_s}
     compute = None if code or is_evaluation else read_compute(place)
     line |= {"wall_s": time.monotonic() - started, "compute": compute}
     _append(place.with_suffix(".jsonl"), json.dumps(line))
     return code
-
-
-def _call(words: Sequence[str], output: int, lock: int) -> tuple[int, float]:
-    """Run a child to its end; return its exit code (minus the signal that ended it) and processor seconds.
-
-    Ctrl-C reaches the child by the terminal or from here, and a kill of this process by the kernel.
-    """
-    child = subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        pass_fds=(lock,),
-        preexec_fn=lambda: set_parent_death_signal(signal.SIGINT),
-    )
-    is_told = False
-    while True:
-        try:
-            _, status, usage = os.wait4(child.pid, 0)
-            break
-        except KeyboardInterrupt:
-            child.send_signal(signal.SIGKILL if is_told else signal.SIGINT)
-            is_told = True
-    child.returncode = os.waitstatus_to_exitcode(status)
-    return (_INTERRUPTED if is_told else child.returncode), usage.ru_utime + usage.ru_stime
 
 
 @contextmanager
@@ -278,10 +359,6 @@ def _append(path: Path, line: str) -> None:
     with path.open("ab+") as stream:
         append_line(stream.fileno(), line)
         os.fsync(stream.fileno())
-
-
-def _time_left(walls: Sequence[float], num_left: int) -> str:
-    return f"about {num_left * fmean(walls) / 60.0:.0f} min left" if walls else ""
 
 
 def _place(folder: Path, run: SweepRun) -> Path:
@@ -312,6 +389,16 @@ def read_value(place: Path, config: SweepConfig) -> float:
 def _read_verdicts(place: Path, phase: str) -> TaskVerdicts:
     with RunStore.open(place / "run.db", is_read_only=True) as store:
         return verdicts_by_task(store.rows(phase=choose_phase(store, phase)))
+
+
+def _packed(verdicts: TaskVerdicts) -> dict[str, str]:
+    """Return task id -> first letters of its verdicts: ``pf`` for passed and failed."""
+    return {task: "".join(kind.value[0] for kind in kinds) for task, kinds in verdicts.items()}
+
+
+def _unpacked(letters: Mapping[str, str]) -> TaskVerdicts:
+    kinds = {kind.value[0]: kind for kind in VerdictKind}
+    return {task: [kinds[letter] for letter in of_task] for task, of_task in letters.items()}
 
 
 def _number_of(path: Path, key: str) -> float:

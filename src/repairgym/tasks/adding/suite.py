@@ -18,6 +18,7 @@ from repairgym.sandbox.base import SandboxBackend, SandboxSpec
 from repairgym.tasks.adding.layout import Layout, pytest_settings, words
 from repairgym.tasks.adding.test_requirements import (
     PLUGINS,
+    REMOVED_MODULES,
     distribution_of,
     find_requirements,
     own_plugins,
@@ -70,6 +71,30 @@ class Suite:
         return sum(trial.num_failed for trial in self.trials)
 
 
+def missing_requirements(run: SuiteRun, tree: Path, layout: Layout) -> dict[str, str]:
+    """Return the requirements that failures of ``run`` name -> reason."""
+    texts = [(path, text) for path, file in run.files.items() for text in file.messages] + [("", run.output_tail)]
+    missing: dict[str, str] = {}
+    for path, text in texts:
+        for module in _NO_MODULE.findall(text):
+            top = module.partition(".")[0]
+            distribution = canonicalize_name(distribution_of(module))
+            is_own = top in layout.import_names or (tree / top).exists()
+            if distribution and not is_own and top not in ("test", "tests"):
+                requirement = REMOVED_MODULES.get(top, distribution)
+                missing.setdefault(requirement, f"{path or 'the run'} says: No module named '{module}'")
+        for fixture in _NO_FIXTURE.findall(text):
+            if plugin := PLUGINS.get(fixture):
+                missing.setdefault(plugin, f"{path or 'the run'} says: fixture '{fixture}' not found")
+    return missing
+
+
+def joined(requirements: Iterable[str], further: Iterable[str]) -> tuple[str, ...]:
+    """Return both, sorted; a further requirement takes the place of one of the same name."""
+    names = {requirement_name(text) for text in further}
+    return tuple(sorted({*(text for text in requirements if requirement_name(text) not in names), *further}))
+
+
 @dataclass(frozen=True)
 class SuiteMaker:
     """Finds what a suite needs by running it."""
@@ -91,12 +116,17 @@ class SuiteMaker:
         for number in range(1, MAX_ROUNDS + 1):
             suite = self._build(requirements, reasons, unavailable)
             first = await self._trial(suite).run(files, 1)
-            missing = {k: v for k, v in self._missing(first).items() if k not in reasons and k not in unavailable}
+            known = {*requirements, *reasons, *unavailable}
+            missing = {
+                text: why
+                for text, why in missing_requirements(first, self.tree, self.layout).items()
+                if text not in known
+            }
             if not missing or number == MAX_ROUNDS:
                 break
             self.say(f"needs {', '.join(missing)} as well: {'; '.join(missing.values())}")
-            reasons |= missing
-            requirements = tuple(sorted({*requirements, *missing}))
+            reasons |= {requirement_name(text): why for text, why in missing.items()}
+            requirements = joined(requirements, missing)
         await self._judge(suite, files, first, preferred)
         self._note_settings(suite)
         return suite
@@ -128,24 +158,6 @@ class SuiteMaker:
     def _trial(self, suite: Suite) -> Trial:
         spec = SandboxSpec(environment=suite.environment, tree=self.tree)
         return Trial(self.store, self.backend, spec, (self.layout.root, METADATA_FOLDER), suite.plugins, self.say)
-
-    def _missing(self, run: SuiteRun) -> dict[str, str]:
-        """Return distributions that failures of ``run`` name -> reason."""
-        texts = [(path, text) for path, file in run.files.items() for text in file.messages] + [("", run.output_tail)]
-        missing: dict[str, str] = {}
-        for path, text in texts:
-            for module in _NO_MODULE.findall(text):
-                distribution = canonicalize_name(distribution_of(module))
-                is_own = (
-                    module.partition(".")[0] in self.layout.import_names
-                    or (self.tree / module.partition(".")[0]).exists()
-                )
-                if distribution and not is_own and module.partition(".")[0] not in ("test", "tests"):
-                    missing.setdefault(distribution, f"{path or 'the run'} says: No module named '{module}'")
-            for fixture in _NO_FIXTURE.findall(text):
-                if plugin := PLUGINS.get(fixture):
-                    missing.setdefault(plugin, f"{path or 'the run'} says: fixture '{fixture}' not found")
-        return missing
 
     async def _judge(self, suite: Suite, files: Sequence[str], first: SuiteRun, preferred: Iterable[str]) -> None:
         runs = [first]

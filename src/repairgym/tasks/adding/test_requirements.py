@@ -33,6 +33,8 @@ DISTRIBUTIONS: Mapping[str, str] = {
     "_pytest": "", "pytest": "", "pluggy": "",
 }  # fmt: skip
 """Import name -> distribution where they differ; empty: the runner has it."""
+REMOVED_MODULES: Mapping[str, str] = {"pkg_resources": "setuptools<82"}
+"""Import name that the newest release of its distribution no longer has -> requirement with it."""
 PLUGINS: Mapping[str, str] = {
     "mocker": "pytest-mock", "benchmark": "pytest-benchmark", "subtests": "pytest-subtests", "fs": "pyfakefs",
     "httpbin": "pytest-httpbin", "httpserver": "pytest-httpserver", "requests_mock": "requests-mock",
