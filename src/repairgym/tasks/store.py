@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from repairgym.errors import InputError
 from repairgym.records import Record, SourceKind, Split, Task
 from repairgym.tasks.layers.atomic_write import written_whole
+from repairgym.tasks.layers.catalogue import file_stem
 from repairgym.tasks.unbuilt import UnbuiltTask
 
 TASKS_FILE, FUNNEL_FILE, MANIFEST_FILE, UNITS_FOLDER = "tasks.jsonl", "funnel.json", "manifest.json", "units"
@@ -133,11 +134,11 @@ class TaskStore:
         """Write a finished unit."""
         head = json.dumps({name: getattr(unit, name) for name in ("name", "key", "funnel", "error", "logs", "tried")})
         lines = [head, *(task.model_dump_json() for task in unit.tasks)]
-        self._write(f"{UNITS_FOLDER}/{unit.name}.jsonl", (line + "\n" for line in lines))
+        self._write(f"{UNITS_FOLDER}/{file_stem(unit.name)}.jsonl", (line + "\n" for line in lines))
 
     def load_unit(self, name: str, key: str) -> Unit | None:
         """Return the finished unit ``name`` if it was made with ``key``."""
-        path = self.folder / UNITS_FOLDER / f"{name}.jsonl"
+        path = self.folder / UNITS_FOLDER / f"{file_stem(name)}.jsonl"
         if not path.is_file():
             return None
         try:

@@ -1,4 +1,4 @@
-"""A tiny package of npm in two releases, whose tests run in node:test on this machine's node: no network."""
+"""A tiny package of npm with a scope, in two releases, whose tests run in node:test on this machine's node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from repairgym.tasks.layers.store import LayerStore
 
 LOCK = json.dumps({"lockfileVersion": 3, "packages": {"": {"name": "environment", "version": "0.0.0"}}})
 FILES = {
-    "package.json": '{"name": "tinymath", "version": "1.1.0", "license": "MIT", "main": "index.js"}\n',
+    "package.json": '{"name": "@tiny/math", "version": "1.1.0", "license": "MIT", "main": "index.js"}\n',
     "CHANGELOG.md": "# Changes\n\n## 1.1.0\n\n- `clamp` returns the upper bound for larger values\n",
     "index.js": """'use strict';
 
@@ -92,11 +92,11 @@ class Folder:
         self.folder = folder
 
     def fetch(self, sdist: Sdist, folder: Path) -> Path:
-        return self.folder / f"{sdist.name}-{sdist.version}.tgz"
+        return self.folder / f"tiny-math-{sdist.version}.tgz"
 
 
 def pack(folder: Path, version: str, files: dict[str, str]) -> Path:
-    path = folder / f"tinymath-{version}.tgz"
+    path = folder / f"tiny-math-{version}.tgz"
     with tarfile.open(path, "w") as tar:
         for name, text in sorted(files.items()):
             info = tarfile.TarInfo(f"package/{name}")
@@ -113,9 +113,9 @@ def tinymath(tmp_path_factory: pytest.TempPathFactory) -> tuple[NpmPackage, Laye
     releases = {"1.0.0": {**FILES, **OLDER}, "1.1.0": FILES}
     pins = {version: integrity_of(pack(folder, version, files)) for version, files in releases.items()}
     (folder / "locks/npm").mkdir(parents=True)
-    (folder / "locks/npm/tinymath.json").write_text(LOCK, encoding="utf-8")
+    (folder / "locks/npm/@tiny+math.json").write_text(LOCK, encoding="utf-8")
     package = NpmPackage(
-        name="tinymath",
+        name="@tiny/math",
         split="train",
         sources=("index.js",),
         tests=("test/*.js",),

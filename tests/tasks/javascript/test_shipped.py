@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from repairgym.errors import InputError
-from repairgym.tasks.layers.catalogue import NpmPackage, load_catalogue
+from repairgym.tasks.layers.catalogue import NpmPackage, file_stem, load_catalogue, name_of_stem
 from repairgym.tasks.layers.environments import lock_of
 from repairgym.tasks.layers.npm_locks import NODE_PACKAGES, is_npm_lock, locked_names
+from repairgym.tasks.manifest.manifest import TaskManifest
 
 ENTRY = """[[npm]]
 name = "a"
@@ -48,3 +49,31 @@ def test_an_entry_names_its_runner(tmp_path: Path) -> None:
     assert isinstance(package, NpmPackage)
     assert package.test_runner.is_node
     assert package.test_runner.is_signed
+
+
+def test_every_recorded_task_is_proven_and_has_the_lock_and_the_split_of_its_package() -> None:
+    packages = {package.name: package for package in load_catalogue(Path("catalog/npm.toml")).npm}
+    manifest = TaskManifest(Path("catalog/npm_real.toml"))
+    assert manifest.names()
+    for name in manifest.names():
+        content, package = manifest.load(name), packages[name]
+        assert (content.package.name, content.package.split) == (name, package.split)
+        lock = lock_of(package)
+        for entry in content.entries.values():
+            assert manifest.lock(entry) == lock
+            num_empty, num_failed, num_gold, num_passed = entry.runs
+            assert num_empty == num_failed > 0
+            assert num_gold == num_passed > 0
+
+
+@pytest.mark.parametrize("name", ["../a", "@scope/../a", "a/b", "", "@scope/"])
+def test_a_name_is_one_of_npm(tmp_path: Path, name: str) -> None:
+    text = ENTRY.replace("PIN", "sha512-abc=").replace('"a"', f'"{name}"')
+    (tmp_path / "mine.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match="@fastify/cookie"):
+        load_catalogue(tmp_path / "mine.toml")
+
+
+def test_a_scope_is_part_of_the_names_of_files() -> None:
+    assert file_stem("@fastify/cookie") == "@fastify+cookie"
+    assert [name_of_stem(file_stem(name)) for name in ("@fastify/cookie", "qs")] == ["@fastify/cookie", "qs"]

@@ -48,11 +48,12 @@ async def made_tasks(tinymath: Tiny, backend: SandboxBackend, source: str) -> So
 async def test_a_release_becomes_a_task_that_gold_passes_and_nothing_else(
     tinymath: Tiny, backend: SandboxBackend, tmp_path: Path
 ) -> None:
-    package, store, _ = tinymath
+    package, store, folder = tinymath
     (task,) = (await made_tasks(tinymath, backend, "releases")).tasks
     assert set(task.fail_to_pass) == {
         "test/index.test.js::clamp::returns the upper bound", "test/index.test.js::clamp::takes (equal) bounds",
     }  # fmt: skip
+    assert task.id.startswith("tiny-math-1.1.0-release-")
     assert task.certificate.is_valid
     assert "upper bound for larger values" in task.issue
     (hidden,) = set(task.fail_to_pass) - set(task.visible_tests)
@@ -63,7 +64,7 @@ async def test_a_release_becomes_a_task_that_gold_passes_and_nothing_else(
     evidence = await gather_evidence(task, store, backend, num_runs=1)
     assert evidence.certificate(task.fail_to_pass, task.pass_to_pass).is_valid
     await _check_verdicts(task, store, backend)
-    _check_rebuilt(task, package, store, tmp_path)
+    _check_rebuilt(task, package, store, tmp_path, folder / "locks/npm")
 
 
 async def _check_verdicts(task: Task, store: LayerStore, backend: SandboxBackend) -> None:
@@ -78,20 +79,23 @@ async def _check_verdicts(task: Task, store: LayerStore, backend: SandboxBackend
     assert (await grader.grade(task, shadowed)).kind is VerdictKind.FAILED
 
 
-def _check_rebuilt(task: Task, package: NpmPackage, store: LayerStore, folder: Path) -> None:
+def _check_rebuilt(task: Task, package: NpmPackage, store: LayerStore, folder: Path, locks: Path) -> None:
     (folder / "tiny.toml").write_text(
-        'entries = "tiny"\nlocks = "locks"\nmax_build_s = 100.0\ntest_timeout_s = 20.0\ntimeout_s = 60.0\n',
+        f'entries = "tiny"\nlocks = "{locks}"\nmax_build_s = 100.0\ntest_timeout_s = 20.0\ntimeout_s = 60.0\n',
         encoding="utf-8",
     )
     manifest = TaskManifest(folder / "tiny.toml")
     assert manifest.add([task], {package.name: package}) == {"recorded": 1}
+    assert manifest.names() == [package.name]
+    assert manifest.load(package.name).entries[task.id].lock == "@tiny+math.json"
     rebuilt = rebuild_manifest(manifest, folder / "again", RebuildConfig(), store).load()
     assert [(other.id, other.fail_to_pass, other.gold_patch) for other in rebuilt] == [
         (task.id, task.fail_to_pass, task.gold_patch)
     ]
 
 
-async def test_a_mutation_becomes_a_task(tinymath: Tiny, backend: SandboxBackend) -> None:
+async def test_a_mutation_becomes_a_task(tinymath: Tiny, backend: SandboxBackend, tmp_path: Path) -> None:
+    package, store, folder = tinymath
     result = await made_tasks(tinymath, backend, "mutations")
     assert len(result.tasks) == 1, (result.funnel, result.logs)
     (task,) = result.tasks
@@ -99,3 +103,4 @@ async def test_a_mutation_becomes_a_task(tinymath: Tiny, backend: SandboxBackend
     assert task.location is not None
     assert task.location.name in ("clamp", "sum")
     assert task.pass_to_pass
+    _check_rebuilt(task, package, store, tmp_path, folder / "locks/npm")

@@ -5,8 +5,10 @@ package runs outside of a sandbox; the package is no part of its own environment
 three runs of the suite decide which test files stay.
 """
 
+import contextlib
 import json
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,14 +25,16 @@ from repairgym.tasks.build.validation import run_times
 from repairgym.tasks.javascript.syntax import code_of, is_javascript
 from repairgym.tasks.layers.catalogue import NpmPackage
 from repairgym.tasks.layers.environments import build_environment
-from repairgym.tasks.layers.npm_locks import locked_names, resolve_npm_lock
+from repairgym.tasks.layers.npm_locks import locked_names, names_that_need, resolve_npm_lock
 from repairgym.tasks.layers.npm_registry import NpmRegistry
 from repairgym.tasks.layers.package_index import Sdist
-from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.layers.store import LayerStore, tree_digest
 
 Runner = Literal["tape", "mocha", "node_test"]
 _TEST_FOLDERS = frozenset({"test", "tests", "__tests__", "spec"})
-_NO_SOURCES = _TEST_FOLDERS | {"dist", "build", "example", "examples", "bench", "benchmark", "docs", "node_modules"}
+_NO_SOURCES = _TEST_FOLDERS | {
+    "dist", "build", "example", "examples", "bench", "benchmark", "benchmarks", "docs", "node_modules", "types"
+}  # fmt: skip
 _CONFIGURATION = re.compile(r"^(\..*|.*\.config\.\w+|Gruntfile|Gulpfile|gulpfile|karma\.\w+|rollup\.\w+)")
 _IMPORT = re.compile(r"""(?:\brequire\(\s*|\bfrom\s+|\bimport\s*\(?\s*)['"]([^'"./][^'"]*)['"]""")
 _USES: Mapping[Runner, re.Pattern[str]] = {
@@ -47,6 +51,8 @@ _FRAMEWORKS: Mapping[Runner, tuple[Mapping[str, str], ...]] = {
 _NUM_RUNS = 3
 _MAX_NEWEST = 3
 _RUN_S, _TEST_S = 300.0, 10.0
+_NUM_FETCHED = 6
+"""Archives fetched with one start of npm."""
 
 
 class _Release(NamedTuple):
@@ -84,7 +90,8 @@ class NpmAdder:
         sdists = self.registry.releases(name)
         newest = self._newest(name, sdists)
         pairs, releases, num_compared = self._pairs(newest, sdists, num_pairs)
-        lock = self._lock(newest, releases)
+        lock, left_out = self._lock(newest, releases)
+        pairs = [pair for pair in pairs if not left_out & set(pair)]
         runs = await self._try(newest, lock)
         kept = stable_files(runs, newest.tests)
         if not kept:
@@ -116,19 +123,32 @@ class NpmAdder:
             "most packages leave their tests out of npm"
         )
 
-    def _lock(self, release: _Release, older: list[_Release]) -> str:
-        """Return a lock with what ``release`` needs, and what only an older one needs."""
-        name, needed = release.sdist.name, {}
-        for each in (*older, release):
-            needed.update(_requirements(each))
+    def _lock(self, release: _Release, older: list[_Release]) -> tuple[str, set[str]]:
+        """Return a lock with what all releases need, and the versions in ``older`` that it is not for.
+
+        Where each version of the framework leads to the package itself, the packages of tests that do are left out, and
+        the older releases whose sources need one that does.
+        """
+        name, needed, users = release.sdist.name, _needed_by((*older, release)), set[str]()
         for framework in _FRAMEWORKS[release.runner]:
-            self.say(f"resolves a lock with {'@'.join(*framework.items()) if framework else 'node:test'}")
-            lock = resolve_npm_lock({**needed, **framework}, self.node_version)
+            lock = self._resolved({**needed, **framework})
             if name not in locked_names(lock):
-                return lock
+                return lock, set()
+            users |= names_that_need(lock, name)
+        usable = [each for each in older if not users & _required(_settings(each.tree)).keys()]
+        needed = {key: wanted for key, wanted in _needed_by((*usable, release)).items() if key not in users}
+        is_hopeless = bool(users & _required(_settings(release.tree)).keys())
+        for framework in () if is_hopeless else _FRAMEWORKS[release.runner]:
+            lock = self._resolved({**needed, **framework})
+            if name not in locked_names(lock):
+                return lock, {each.sdist.version for each in older if each not in usable}
         raise TaskError(
-            f"{name}: each known version of {release.runner}, or a package of its tests, needs {name} itself"
+            f"{name}: each known version of {release.runner}, or a package that it needs, needs {name} itself"
         )
+
+    def _resolved(self, needed: Mapping[str, str]) -> str:
+        self.say(f"resolves a lock of {', '.join(f'{name}@{wanted}' for name, wanted in needed.items()) or 'nothing'}")
+        return resolve_npm_lock(needed, self.node_version)
 
     async def _try(self, release: _Release, lock: str) -> list[TestRun]:
         self.say(f"runs {len(release.tests)} test files {_NUM_RUNS} times")
@@ -146,9 +166,12 @@ class NpmAdder:
         releases: list[_Release] = []
         num_compared, newer, state = 0, newest.sdist, _state(newest)
         place = [sdist.version for sdist in sdists].index(newest.sdist.version)
-        for sdist in sdists[place + 1 :][: 2 * num]:
+        others = sdists[place + 1 :][: 2 * num]
+        for number, sdist in enumerate(others):
             if len(pairs) == num:
                 break
+            if number % _NUM_FETCHED == 0:
+                self._fetch(others[number : number + _NUM_FETCHED])
             self.say(f"compares {sdist.version} and {newer.version}")
             try:
                 older = read_release(sdist, self.store.tree(sdist))
@@ -162,6 +185,15 @@ class NpmAdder:
             releases.insert(0, older)
             newer, state = sdist, older_state
         return pairs, releases, num_compared
+
+    def _fetch(self, sdists: tuple[Sdist, ...]) -> None:
+        """Make the missing trees with one start of npm; one that cannot be made fails where it is read."""
+        missing = [sdist for sdist in sdists if not self.store.has("trees", tree_digest(sdist))]
+        if len(missing) < 2:
+            return
+        with tempfile.TemporaryDirectory() as name, contextlib.suppress(PackageNotFoundError, InputError):
+            for sdist, path in self.registry.fetch_all(missing, Path(name)).items():
+                self.store.tree_of_file(sdist, path)
 
     def _added(self, package: NpmPackage, newest: _Release, lock: str, run: TestRun, counts: tuple[int, int]) -> Added:
         outcomes = Counter(result.outcome for result in run.results.values())
@@ -188,7 +220,7 @@ class NpmAdder:
             problems=(),
             entry=render_entry(package, comments, (), self.command),
             lock=lock,
-            lock_name=f"npm/{package.name}.json",
+            lock_name=f"npm/{package.file_stem}.json",
         )
 
 
@@ -252,8 +284,20 @@ def _requirements(release: _Release) -> dict[str, str]:
     ]
     names = {_package_of(module) for text in texts for module in _IMPORT.findall(text)}
     used = {name: development[name] for name in sorted(names) if name in development}
-    needed = {**used, **settings.get("peerDependencies", {}), **settings.get("dependencies", {})}
+    needed = {**used, **_required(settings)}
     return {name: wanted for name, wanted in needed.items() if name != release.sdist.name}
+
+
+def _needed_by(releases: Iterable[_Release]) -> dict[str, str]:
+    needed: dict[str, str] = {}
+    for release in releases:
+        needed.update(_requirements(release))
+    return needed
+
+
+def _required(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the packages that the sources need, with their ranges."""
+    return {**settings.get("peerDependencies", {}), **settings.get("dependencies", {})}
 
 
 def _package_of(module: str) -> str:

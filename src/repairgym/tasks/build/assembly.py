@@ -195,4 +195,5 @@ def _task_id(bug: Bug) -> str:
     later = {name: text for name in _LATER_ID_FIELDS if (text := getattr(provenance, name))}
     content = json.dumps({**known, **later}, sort_keys=True, separators=(",", ":"))
     kind = "breakage" if bug.source == "breakages" else bug.source.removesuffix("s")
-    return f"{bug.project.name}-{provenance.version}-{kind}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
+    name = bug.project.name.removeprefix("@").replace("/", "-")  # as npm names archives
+    return f"{name}-{provenance.version}-{kind}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"

@@ -5,6 +5,7 @@ records. Guarantees: each project belongs to one split, each version has a pinne
 """
 
 import hashlib
+import re
 import tomllib
 from collections.abc import Iterable
 from importlib import resources
@@ -25,6 +26,16 @@ def matching_files(tree: Path, patterns: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(path.relative_to(tree).as_posix() for path in paths))
 
 
+def file_stem(name: str) -> str:
+    """Return ``@scope/name`` of npm as ``@scope+name``, any other name as it is; `name_of_stem` reverses it."""
+    return name.replace("/", "+")
+
+
+def name_of_stem(stem: str) -> str:
+    """Return the name of a project whose `file_stem` is ``stem``."""
+    return stem.replace("+", "/")
+
+
 class Project(Record):
     """A project: files that may be broken, deciding tests, and their requirements."""
 
@@ -41,6 +52,11 @@ class Project(Record):
     requirements: tuple[str, ...] = ()
     """Requirements of the tests beyond pytest."""
     plugins: tuple[str, ...] = ()
+
+    @property
+    def file_stem(self) -> str:
+        """Its name in names of files (see `file_stem`)."""
+        return file_stem(self.name)
 
     @property
     def test_runner(self) -> TestRunner:
@@ -132,6 +148,9 @@ class Package(Project):
         return Sdist(name=self.name, version=version, sha256=self.sdists[version])
 
 
+_NPM_NAME = re.compile(r"(@[\w~-][\w.~-]*/)?[\w~-][\w.~-]*")
+
+
 class NpmPackage(Package):
     """A package of the npm registry whose archives hold their tests; `sdists` has the integrity of each archive."""
 
@@ -151,9 +170,11 @@ class NpmPackage(Package):
     @model_validator(mode="after")
     def _fits_node(self) -> Self:
         weak = [version for version, pin in self.sdists.items() if not pin.startswith("sha512-")]
-        if weak or "/" in self.name or self.aged or self.requirements or self.plugins:
+        if not _NPM_NAME.fullmatch(self.name):
+            raise ValueError(f"got the name {self.name!r}; expected one like qs or @fastify/cookie")
+        if weak or self.aged or self.requirements or self.plugins:
             raise ValueError(
-                f"{self.name}: an [[npm]] entry has no scope, requirements, plugins or aged, and pins like sha512-..."
+                f"{self.name}: an [[npm]] entry has no requirements, plugins or aged, and pins like sha512-..."
             )
         return self
 

@@ -5,6 +5,7 @@ project code runs; nothing is guessed: a tree without a statement has empty sett
 """
 
 import email
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ def read_settings(tree: Path) -> dict[str, Any]:
 
 def write_metadata(tree: Path, name: str, version: str, text: str = "") -> None:
     """Write the metadata of a distribution for ``importlib.metadata``: ``text``, or name and version."""
-    folder = tree / METADATA_FOLDER / f"{name.replace('-', '_')}-{version}.dist-info"
+    folder = tree / METADATA_FOLDER / f"{re.sub('[-/]', '_', name)}-{version}.dist-info"
     folder.mkdir(parents=True)
     text = text or f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     (folder / "METADATA").write_text(text, encoding="utf-8")

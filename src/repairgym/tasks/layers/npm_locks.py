@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from repairgym.errors import TaskError
-from repairgym.tasks.layers.catalogue import shipped_path
+from repairgym.tasks.layers.catalogue import file_stem, shipped_path
 from repairgym.tasks.layers.npm_registry import npm
 from repairgym.tasks.layers.package_index import Sdist
 from repairgym.tasks.layers.store import LayerStore
@@ -35,7 +35,7 @@ def is_npm_lock(lock: str) -> bool:
 def read_npm_lock(name: str, folder: str = "") -> str:
     """Read the lock of the package ``name`` in ``folder`` (default: the shipped ones); TaskError for a missing one."""
     shipped = Path(str(resources.files("repairgym") / "data" / "locks"))
-    path = (shipped_path(Path(folder)) if folder else shipped) / "npm" / f"{name}.json"
+    path = (shipped_path(Path(folder)) if folder else shipped) / "npm" / f"{file_stem(name)}.json"
     if not path.is_file():
         raise TaskError(f"no lock {path.name} in {path.parent}; make it with: repairgym tasks add --npm {name}")
     return path.read_text(encoding="utf-8")
@@ -63,6 +63,21 @@ def locked_names(lock: str) -> frozenset[str]:
     """Return the names of all packages of a lock."""
     paths = (path for path in json.loads(lock)["packages"] if path)
     return frozenset(path.rpartition("node_modules/")[2] for path in paths)
+
+
+def names_that_need(lock: str, name: str) -> frozenset[str]:
+    """Return the names of the packages of a lock that need ``name``, themselves or through others."""
+    users: dict[str, set[str]] = {}
+    for path, entry in json.loads(lock)["packages"].items():
+        for kind in ("dependencies", "optionalDependencies", "peerDependencies") if path else ():
+            for needed in entry.get(kind, {}):
+                users.setdefault(needed, set()).add(path.rpartition("node_modules/")[2])
+    reached: set[str] = set()
+    todo = {name}
+    while todo:
+        reached |= (new := users.get(todo.pop(), set()) - reached)
+        todo |= new
+    return frozenset(reached)
 
 
 # --- environments -----------------------------------------------------------------------------------------------------

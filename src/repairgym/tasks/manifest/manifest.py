@@ -35,7 +35,8 @@ from repairgym.tasks.build.wheel_check import (
 )
 from repairgym.tasks.java.project import JAVA_TEST, is_java_check, with_java_check
 from repairgym.tasks.layers.atomic_write import written_whole
-from repairgym.tasks.layers.catalogue import JavaPackage, NpmPackage, Package, shipped_path
+from repairgym.tasks.layers.catalogue import JavaPackage, NpmPackage, Package, file_stem, name_of_stem, shipped_path
+from repairgym.tasks.layers.npm_locks import is_npm_lock
 
 DIGEST_CHARS = 32
 _SHIPPED_CHECKS = {BUILD_TEST, DEPENDENCY_TEST, RELEASE_TEST, JAVA_TEST}
@@ -178,11 +179,12 @@ class TaskManifest:
 
     def package_path(self, name: str) -> Path:
         """File of one package."""
-        return self.path.parent / self.settings.entries / f"{name}.jsonl"
+        return self.path.parent / self.settings.entries / f"{file_stem(name)}.jsonl"
 
     def names(self) -> list[str]:
         """Packages of the manifest, sorted."""
-        return sorted(path.stem for path in (self.path.parent / self.settings.entries).glob("*.jsonl"))
+        paths = (self.path.parent / self.settings.entries).glob("*.jsonl")
+        return sorted(name_of_stem(path.stem) for path in paths)
 
     def load(self, name: str) -> PackageEntries:
         """Read the entries of one package."""
@@ -278,8 +280,9 @@ class TaskManifest:
 
     def _save_lock(self, task: Task) -> str:
         text = task.environment.lock
-        same = [path for path in self.locks.glob("*.txt") if path.read_text(encoding="utf-8") == text]
-        path = same[0] if same else self.locks / f"{text_key(text)}.txt"
+        suffix = "json" if is_npm_lock(text) else "txt"
+        same = [path for path in self.locks.glob(f"*.{suffix}") if path.read_text(encoding="utf-8") == text]
+        path = same[0] if same else self.locks / f"{text_key(text)}.{suffix}"
         with written_whole(path) as stream:
             stream.write(text.encode())
         return path.name
