@@ -1,6 +1,6 @@
 """Test files of JavaScript, each in a node process of its own, with a reporter of ours for each test framework.
 
-Reads a request whose runner is ``tape``, ``mocha`` or ``node_test``, and the signed lines of the reporter
+Reads a request whose runner is ``tape``, ``mocha``, ``node_test``, ``vitest`` or ``jest``, and the signed lines of the reporter
 (``node/reporter.cjs``); makes the records of a test run. Guarantees: this process runs no code of the tree, and a node
 process tells of tests of its own file only; a line without a valid signature, and a result after which a function of
 the framework or of ``assert`` is another one, count as forged; a requested test without a result is an error where its
@@ -22,6 +22,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from typing import Any, Dict, List, Set
 
 from .. import syscalls
@@ -39,6 +40,7 @@ _END_S = 2.0
 _CHUNK_BYTES = 1 << 16
 _NUM_DIGITS = 32
 _SPACE = re.compile(r"\s+")
+_WITHOUT_TRAPS = "--disable-wasm-trap-handler"
 _UNSET = ("NODE_OPTIONS", "NODE_PATH", "NODE_V8_COVERAGE", "PYTHONPATH")
 
 
@@ -60,25 +62,48 @@ def run(request: Dict[str, Any], testbed: str, link: Link) -> int:
     named = [test_id for test_id in wanted if "::" in test_id]
     if named:
         link.write({"selected": named})
-    status = 0
+    status, program = 0, [node, *_flags(node)]
     for path in dict.fromkeys(test_id.partition("::")[0] for test_id in wanted):
         own = {test_id for test_id in wanted if test_id == path or test_id.startswith(path + "::")}
-        file = _File(node, path, own, request, testbed, link)
+        file = _File(program, path, own, request, testbed, link)
         file.run()
         status |= file.has_problem
     link.write({"finished": int(status)})
     return int(status)
 
 
+def _flags(node: str) -> List[str]:
+    """Return the flags of every process of ``node``: without them WebAssembly reserves more than a sandbox allows."""
+    told = subprocess.run([node, "--help"], stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
+    return [_WITHOUT_TRAPS] if _WITHOUT_TRAPS in told else []
+
+
+def _arguments(framework: str, path: str, testbed: str, modules: str) -> List[str]:
+    """Return node's arguments for the test file ``path``; TypeScript outside of vitest and jest needs tsx."""
+    if framework == "vitest":  # which forks the process of the tests itself
+        return [os.path.join(_FOLDER, "vitest_host.mjs"), path]
+    argv = ["--require", _REPORTER]
+    loader = os.path.join(modules, "tsx", "dist", "loader.mjs")
+    if framework != "jest" and os.path.isfile(loader):
+        argv += ["--import", loader]
+    if framework == "node_test":
+        argv += [f"--test-reporter={os.path.join(_FOLDER, 'events.mjs')}", "--test-reporter-destination=stdout"]
+    if framework in ("mocha", "jest"):
+        argv.append(os.path.join(_FOLDER, f"{framework}_main.cjs"))
+    return [*argv, os.path.join(testbed, path) if framework == "mocha" else path]
+
+
 class _File:
     """The run of one test file."""
 
     def __init__(
-        self, node: str, path: str, wanted: Set[str], request: Dict[str, Any], testbed: str, link: Link
+        self, node: List[str], path: str, wanted: Set[str], request: Dict[str, Any], testbed: str, link: Link
     ) -> None:
-        self._node, self._path, self._wanted = node, path, wanted
+        (self._node, *self._flags), self._path, self._wanted = node, path, wanted
         self._request, self._testbed, self._link = request, testbed, link
         self._key = os.urandom(32)
+        self._scratch = tempfile.mkdtemp(prefix="tests-")
+        """Home and temporary files of the process: no other file's process knows its name."""
         self._number = 0
         self._rest = b""
         self._open: List[str] = []
@@ -109,20 +134,14 @@ class _File:
         modules = os.path.join(sys.prefix, "node_modules")
         setup = {
             "key": self._key.hex(), "fd": sent, "framework": request["runner"]["type"], "testbed": self._testbed,
-            "modules": modules, "traced": request["traced_paths"],
+            "modules": modules, "traced": request["traced_paths"], "scratch": self._scratch,
         }  # fmt: skip
-        argv = [self._node, "--require", _REPORTER]
-        if setup["framework"] == "node_test":
-            reporter = os.path.join(_FOLDER, "events.mjs")
-            argv += [f"--test-reporter={reporter}", "--test-reporter-destination=stdout"]
-        if setup["framework"] == "mocha":
-            argv.append(os.path.join(_FOLDER, "mocha.cjs"))
         environment = {name: value for name, value in os.environ.items() if name not in _UNSET}
-        environment.update({"NO_COLOR": "1", "HOME": "/tmp"})
+        environment.update({"NO_COLOR": "1", "CI": "1", "HOME": self._scratch, "TMPDIR": self._scratch})
         if not os.path.isdir("/node_modules"):  # a back end without a root of its own
             environment["NODE_PATH"] = modules
         process = subprocess.Popen(
-            [*argv, self._path if setup["framework"] != "mocha" else os.path.join(self._testbed, self._path)],
+            [self._node, *self._flags, *_arguments(setup["framework"], self._path, self._testbed, modules)],
             stdin=subprocess.PIPE,
             pass_fds=[sent],
             cwd=self._testbed,
@@ -190,17 +209,27 @@ class _File:
             self._open.remove(base)
         self._ids[base] = self._ids.get(base, 0) + 1
         test_id = base if self._ids[base] == 1 else f"{base}#{self._ids[base]}"
-        self._tell(
-            test_id, record["outcome"], first_line(record["message"]), record["duration_s"], "replaced" in record
-        )
+        replaced, outcome = record.get("replaced", ""), record["outcome"]
+        message = f"replaced while the tests ran: {replaced}" if replaced else first_line(record["message"])
+        self._tell(test_id, outcome, message, record["duration_s"], bool(replaced))
+        if test_id != base and outcome != "passed":  # of tests with one title the worst counts
+            self._tell(base, outcome, message, record["duration_s"], is_again=True)
         if self._is_wanted(test_id) and record.get("functions"):
             self._link.write({"id": test_id, "functions": record["functions"].split("\n")})
 
     def _is_wanted(self, test_id: str) -> bool:
         return test_id in self._wanted or self._path in self._wanted
 
-    def _tell(self, test_id: str, outcome: str, message: str, duration_s: float, is_forged: bool = False) -> None:
-        if not self._is_wanted(test_id) or test_id in self._told:
+    def _tell(
+        self,
+        test_id: str,
+        outcome: str,
+        message: str,
+        duration_s: float,
+        is_forged: bool = False,
+        is_again: bool = False,
+    ) -> None:
+        if not self._is_wanted(test_id) or (test_id in self._told and not is_again):
             return
         self._told.add(test_id)
         self.has_problem |= outcome not in ("passed", "skipped")
