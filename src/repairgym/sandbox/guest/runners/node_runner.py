@@ -25,7 +25,7 @@ import sys
 import tempfile
 from typing import Any, Dict, List, Set
 
-from .. import syscalls
+from .. import confinement, reaping, syscalls
 from ..deadlines import Deadline, scheduled
 from .start import first_line
 from .supervisor import Link
@@ -41,6 +41,10 @@ _CHUNK_BYTES = 1 << 16
 _NUM_DIGITS = 32
 _SPACE = re.compile(r"\s+")
 _WITHOUT_TRAPS = "--disable-wasm-trap-handler"
+_PROC_FILES = tuple(
+    f"/proc/{name}" for name in ("cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version", "filesystems", "sys")
+) + ("/proc/self/stat", "/proc/self/statm", "/proc/self/status")
+"""What node and tests may read there; not ``mem``, ``maps`` and ``environ``."""
 _UNSET = ("NODE_OPTIONS", "NODE_PATH", "NODE_V8_COVERAGE", "PYTHONPATH")
 
 
@@ -54,6 +58,7 @@ def clean(title: str) -> str:
 def run(request: Dict[str, Any], testbed: str, link: Link) -> int:
     """Run the files of the requested tests, one after the other; return 0 when all tests passed, else 1."""
     syscalls.set_dumpable(False)
+    syscalls.set_child_subreaper()
     node = shutil.which("node", path=os.path.join(sys.prefix, "bin") + os.pathsep + os.environ.get("PATH", ""))
     if node is None:
         sys.stdout.write("there is no node in the environment, nor on this machine\n")
@@ -93,6 +98,22 @@ def _arguments(framework: str, path: str, testbed: str, modules: str) -> List[st
     return [*argv, os.path.join(testbed, path) if framework == "mocha" else path]
 
 
+def _confine(testbed: str, scratch: str) -> None:
+    """Keep the tests from writing to the tree and from reading memory, their own included, where the kernel can.
+
+    A file that one process writes could decide what another one tests, and the key lies in the memory of the tests.
+    """
+    places = [os.path.join("/", name) for name in os.listdir("/") if name != "proc"]
+    is_inside = f"{testbed}/".startswith("/tmp/")
+    with contextlib.suppress(OSError):
+        ruleset = confinement.build_file_ruleset(
+            [*places, *_PROC_FILES], [scratch, "/dev"] if is_inside else ["/tmp", "/dev"]
+        )
+        if ruleset is not None:
+            syscalls.landlock_restrict(ruleset)
+            os.close(ruleset)
+
+
 class _File:
     """The run of one test file."""
 
@@ -127,7 +148,11 @@ class _File:
             os.close(received)
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
-        self._account(process.wait(), is_late)
+            status = process.wait()
+            # A process that left the group would see, and could change, the files that later tests use.
+            reaping.end_all(reaping.signal_descendants)
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        self._account(status, is_late)
 
     def _start(self, sent: int) -> "subprocess.Popen[bytes]":
         request = self._request
@@ -147,6 +172,7 @@ class _File:
             cwd=self._testbed,
             env=environment,
             start_new_session=True,
+            preexec_fn=lambda: _confine(self._testbed, self._scratch),
         )
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:
