@@ -255,6 +255,7 @@ if (isMainThread) {
         guardProperties,
         guardRealm,
         now,
+        wall,
         started(titles) { send(`"started":${quote(titles)}`); },
         // `titles`: those of the test and of the suites around it, joined by U+0000.
         ended(titles, outcome, message, durationS) {
@@ -301,5 +302,20 @@ if (isMainThread) {
     for (const name of ['binding', '_linkedBinding', '_debugProcess']) { wall(process, name, `process.${name}`); }
     wall(require('node:worker_threads'), 'Worker', 'worker_threads.Worker');
     try { wall(require('node:inspector/promises'), 'Session', 'inspector.Session'); } catch { /* not before node 19 */ }
+    // Programs in machine code could read the key; those of the packages may.
+    const { dlopen } = process;
+    const { realpathSync } = fs;
+    const packages = `${realpathSync(setup.modules)}/`;
+    process.dlopen = function load(module, file, ...flags) {
+        const real = realpathSync(file);
+        for (let i = 0; i < packages.length; i += 1) {
+            if (real[i] !== packages[i]) {
+                send(`"reached_for":"process.dlopen","path":${quote(caller())}`);
+                throw new Error('process.dlopen is not available in a test run');
+            }
+        }
+        return apply(dlopen, process, [module, real, ...flags]);
+    };
+    Object.defineProperty(process, 'dlopen', { writable: false, configurable: false });
     require('node:module').syncBuiltinESMExports();
 }
