@@ -52,6 +52,11 @@ def integrity_of(path: Path) -> str:
         return "sha512-" + base64.b64encode(hashlib.file_digest(stream, "sha512").digest()).decode()
 
 
+def integrity_of_bytes(content: bytes) -> str:
+    """Return the integrity of ``content`` as npm writes it."""
+    return "sha512-" + base64.b64encode(hashlib.sha512(content).digest()).decode()
+
+
 class NpmRegistry:
     """The user's npm registry; an index of archives (see `SdistIndex`)."""
 
