@@ -40,7 +40,9 @@ def add(
         bool, typer.Option("--repository", help="SOURCE is a git repository, whatever it looks like.")
     ] = False,
     is_npm: Annotated[bool, typer.Option("--npm", help="SOURCE is a package of the npm registry.")] = False,
-    node: Annotated[str, typer.Option("--node", help="Version of node to pin, with --npm or a package.json; default: this one's.")] = "",
+    node: Annotated[
+        str, typer.Option("--node", help="Version of node to pin, with --npm or a package.json; default: this one's.")
+    ] = "",
     name: Annotated[str, typer.Option("--name", help="Name of a repository's entry; default: the project's own.")] = "",
     subdirectory: Annotated[str, typer.Option("--subdirectory", help="The project's folder in a monorepo.")] = "",
     is_confirmed: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
@@ -74,7 +76,9 @@ def add(
         if is_repository:
             made = _of_repository(adder, source, subdirectory, node)
             return made.repository(source, name, subdirectory)
-        return (_of_npm(adder, node) if is_npm else adder).package(source, DEFAULT_PAIRS if num_pairs is None else num_pairs)
+        return (_of_npm(adder, node) if is_npm else adder).package(
+            source, DEFAULT_PAIRS if num_pairs is None else num_pairs
+        )
 
     added = _find(call, source, split, locks)
     if is_written := not dry_run and (is_confirmed or _is_agreed(added, is_json)):

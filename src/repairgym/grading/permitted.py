@@ -36,8 +36,8 @@ PROTECTED_NAMES = (
 PROTECTED_OF_NODE = (
     # Configuration of test frameworks and of what transforms tests; snapshots are expected values.
     ".mocharc*", "vitest.*", "vite.config*", "babel.config*", ".babelrc*", ".swcrc", "tsconfig*.json", "jsconfig.json",
-    "postcss.config*", ".npmrc", ".yarnrc*", ".pnpmfile*", ".taprc", ".c8rc*", ".nycrc*", ".env*", "*.snap", "*.node", "*.wasm",
-    "*.test.*", "*.spec.*", "*-test.*", "test.*", "tests.*",
+    "postcss.config*", ".npmrc", ".yarnrc*", ".pnpmfile*", ".taprc", ".c8rc*", ".nycrc*", ".env*", "*.snap",
+    "*.node", "*.wasm", "*.test.*", "*.spec.*", "*-test.*", "test.*", "tests.*",
 )  # fmt: skip
 FOLDERS_OF_NODE = frozenset({"node_modules", "__tests__", "__mocks__", "__snapshots__", "__fixtures__", "spec"})
 """Folders, beside `PROTECTED_FOLDERS`, whose files are tests, stand for modules or shadow the framework."""

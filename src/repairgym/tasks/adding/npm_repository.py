@@ -130,7 +130,9 @@ class NpmRepositoryAdder:
     def _lock(self, project: _Project) -> tuple[str, tuple[str, ...]]:
         """Return the lock of the environment, and why it is not the project's own."""
         tried = []
-        text = (project.tree / "package-lock.json").read_text("utf-8") if _has(project.tree, "package-lock.json") else ""
+        text = (
+            (project.tree / "package-lock.json").read_text("utf-8") if _has(project.tree, "package-lock.json") else ""
+        )
         if text:
             self.say("installs the project's own package-lock.json")
             try:

@@ -31,7 +31,14 @@ from uv import find_uv_bin
 from repairgym.errors import DiskFullError, IndexUnavailableError, PackageNotFoundError, TaskError
 from repairgym.records import Environment
 from repairgym.tasks.layers.atomic_write import written_whole
-from repairgym.tasks.layers.catalogue import JAVA_REQUIREMENTS, JavaPackage, NpmPackage, NpmRepository, Project, shipped_path
+from repairgym.tasks.layers.catalogue import (
+    JAVA_REQUIREMENTS,
+    JavaPackage,
+    NpmPackage,
+    NpmRepository,
+    Project,
+    shipped_path,
+)
 from repairgym.tasks.layers.debian import (
     DEBIAN_HEAD,
     JAVA_TOOLS,

@@ -76,7 +76,12 @@ def _without_addresses(lock: dict[str, Any]) -> str:
     for path, entry in lock["packages"].items():
         for name in ("resolved", "funding", "deprecated"):  # addresses, and what no installation reads
             entry.pop(name, None)
-        if path and not entry.get("link") and not entry.get("inBundle") and not str(entry.get("integrity", "")).startswith("sha"):
+        if (
+            path
+            and not entry.get("link")
+            and not entry.get("inBundle")
+            and not str(entry.get("integrity", "")).startswith("sha")
+        ):
             raise TaskError(f"{path} of the lock has no integrity; a package must come from the registry")
     return json.dumps(lock, indent=1, sort_keys=True) + "\n"
 

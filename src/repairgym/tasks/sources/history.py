@@ -3,9 +3,9 @@
 Reads a clone. Makes one task per commit (a merge or a squash counts as one) that touches code and tests within the
 bounds of `HistoryConfig` and whose tests fail on the sources of its first parent. The environment is locked at the date
 of the commit: later uploads are ignored, except for pytest, which the grader brings (`RUNNER_PACKAGES`). An index
-without upload times cannot be locked that way (each commit counts as ``not_lockable``);
-``history.is_lock_dated = false`` uses the locks of ``locks`` instead, and the tasks get the label ``lock`` =
-``undated``; so do those of JavaScript. With ``history.base = newest`` every fix is taken back from the newest commit, in one environment for all
+without upload times cannot be locked that way (each commit counts as ``not_lockable``); ``history.is_lock_dated =
+false`` uses the locks of ``locks`` instead, and the tasks get the label ``lock`` = ``undated``; so do those of
+JavaScript. With ``history.base = newest`` every fix is taken back from the newest commit, in one environment for all
 (`newest`; label ``base``). Guarantees: the agent's tree is the repaired commit's without the fix and without ``.git``,
 so that neither the fix nor later history can be read; an issue text holds no line of code that the fix added; each
 dropped commit is counted.

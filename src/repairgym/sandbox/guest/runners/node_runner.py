@@ -1,10 +1,11 @@
 """Test files of JavaScript, each in a node process of its own, with a reporter of ours for each test framework.
 
-Reads a request whose runner is ``tape``, ``mocha``, ``node_test``, ``vitest`` or ``jest``, and the signed lines of the reporter
-(``node/reporter.cjs``); makes the records of a test run. Guarantees: this process runs no code of the tree, and a node
-process tells of tests of its own file only; a line without a valid signature, and a result after which a function of
-the framework or of ``assert`` is another one, count as forged; a requested test without a result is an error where its
-process failed, and missing where the process said that all was well.
+Reads a request whose runner is ``tape``, ``mocha``, ``node_test``, ``vitest`` or ``jest``, and the signed lines of the
+reporter (``node/reporter.cjs``); makes the records of a test run. Guarantees: this process runs no code of the tree; a
+node process tells of tests of its own file only, ends before the next one starts, and writes no file of the tree; a
+line without a valid signature, and a result after which a function of the framework or of ``assert`` is another one,
+count as forged; a requested test without a result is an error where its process failed, and missing where the process
+said that all was well.
 
 Ids are ``path::title::title``, titles of suites and enclosing tests first, made fit for ids (:func:`clean`); ids that
 a file has twice get a number (``#2``).
@@ -41,9 +42,10 @@ _CHUNK_BYTES = 1 << 16
 _NUM_DIGITS = 32
 _SPACE = re.compile(r"\s+")
 _WITHOUT_TRAPS = "--disable-wasm-trap-handler"
-_PROC_FILES = tuple(
-    f"/proc/{name}" for name in ("cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version", "filesystems", "sys")
-) + ("/proc/self/stat", "/proc/self/statm", "/proc/self/status")
+_PROC_FILES = (
+    "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/loadavg", "/proc/uptime", "/proc/version",
+    "/proc/filesystems", "/proc/sys", "/proc/self/stat", "/proc/self/statm", "/proc/self/status",
+)  # fmt: skip
 """What node and tests may read there; not ``mem``, ``maps`` and ``environ``."""
 _UNSET = ("NODE_OPTIONS", "NODE_PATH", "NODE_V8_COVERAGE", "PYTHONPATH")
 
