@@ -27,14 +27,14 @@ import tempfile
 from typing import Any, Dict, List, Set
 
 from .. import confinement, reaping, syscalls
-from ..deadlines import Deadline, scheduled
+from ..deadlines import Deadline, descendants, scheduled
 from .start import first_line
 from .supervisor import Link
 
 _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "node")
 _REPORTER = os.path.join(_FOLDER, "reporter.cjs")
 _MAX_TITLE_CHARS = 160
-_START_S = 10.0
+_START_S = 20.0
 """Time of node for its start and the loading of a file."""
 _END_S = 2.0
 """Time for the end of a process after its last test: some frameworks wait for timers."""
@@ -145,7 +145,7 @@ class _File:
         process = self._start(sent)
         os.close(sent)
         try:
-            is_late = not self._read(received, process.pid)
+            is_late = not self._read(received)
         finally:
             os.close(received)
             with contextlib.suppress(OSError):
@@ -181,11 +181,11 @@ class _File:
             process.stdin.write(json.dumps(setup).encode())
         return process
 
-    def _read(self, received: int, pid: int) -> bool:
+    def _read(self, received: int) -> bool:
         """Read lines until the process closes its end; False when a deadline passed."""
         poll = select.poll()
         poll.register(received, select.POLLIN)
-        deadline = self._deadline(pid, _START_S)
+        deadline = self._deadline(_START_S)
         while True:
             remaining_s = deadline.remaining_s()
             if remaining_s <= 0:
@@ -199,11 +199,12 @@ class _File:
             for line in lines:
                 self._take(line)
             if lines:
-                deadline = self._deadline(pid, _END_S if self._is_done else 0.0)
+                deadline = self._deadline(_END_S if self._is_done else 0.0)
 
-    def _deadline(self, pid: int, more_s: float) -> Deadline:
+    def _deadline(self, more_s: float) -> Deadline:
         timeout_s = float(self._request["test_timeout_s"]) + more_s
-        return Deadline(timeout_s, lambda: scheduled([pid]), before=scheduled([pid]))
+        # This process has no children but the file's: the tests may run in a fork (vitest).
+        return Deadline(timeout_s, lambda: scheduled(descendants()), before=scheduled(descendants()))
 
     # --- lines --------------------------------------------------------------------------------------------------------
 

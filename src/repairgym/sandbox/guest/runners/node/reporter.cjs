@@ -305,7 +305,7 @@ if (isMainThread) {
     // Programs in machine code could read the key; those of the packages may.
     const { dlopen } = process;
     const { realpathSync } = fs;
-    const packages = `${realpathSync(setup.modules)}/`;
+    const packages = `${fs.existsSync(setup.modules) ? realpathSync(setup.modules) : setup.modules}/`;
     process.dlopen = function load(module, file, ...flags) {
         const real = realpathSync(file);
         for (let i = 0; i < packages.length; i += 1) {
