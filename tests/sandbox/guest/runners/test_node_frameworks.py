@@ -144,7 +144,7 @@ async def run(
     traced = () if ids else tuple(path for path in PROJECTS[framework][1] if path.startswith("src/"))
     request = TestRequest(
         test_ids=ids or (f"test/{PROJECTS[framework][0]}",), runner=TestRunner(type=framework), is_sealed=bool(ids),
-        test_timeout_s=60, timeout_s=300, traced_paths=traced,
+        test_timeout_s=200, timeout_s=600, traced_paths=traced,
     )  # fmt: skip
     try:
         return await sandbox.run_tests(request)

@@ -40,6 +40,7 @@ _END_S = 2.0
 """Time for the end of a process after its last test: some frameworks wait for timers."""
 _CHUNK_BYTES = 1 << 16
 _NUM_DIGITS = 32
+_TYPESCRIPT = (".ts", ".tsx", ".mts", ".cts")
 _SPACE = re.compile(r"\s+")
 _WITHOUT_TRAPS = "--disable-wasm-trap-handler"
 _PROC_FILES = (
@@ -90,9 +91,13 @@ def _arguments(framework: str, path: str, testbed: str, modules: str) -> List[st
     if framework == "vitest":  # which forks the process of the tests itself
         return [os.path.join(_FOLDER, "vitest_host.mjs"), path]
     argv = ["--require", _REPORTER]
-    loader = os.path.join(modules, "tsx", "dist", "loader.mjs")
-    if framework != "jest" and os.path.isfile(loader):
-        argv += ["--import", loader]
+    is_typed = path.endswith(_TYPESCRIPT) or os.path.isfile(os.path.join(testbed, "tsconfig.json"))
+    loaders = os.path.join(modules, "tsx", "dist")
+    if framework != "jest" and is_typed and os.path.isdir(loaders):
+        # The loader of modules gives files that `require` loads another cache, in which tape is another tape.
+        is_required = framework == "tape"
+        name = os.path.join("cjs", "index.cjs") if is_required else "loader.mjs"
+        argv += ["--require" if is_required else "--import", os.path.join(loaders, name)]
     if framework == "node_test":
         argv += [f"--test-reporter={os.path.join(_FOLDER, 'events.mjs')}", "--test-reporter-destination=stdout"]
     if framework in ("mocha", "jest"):

@@ -295,6 +295,13 @@ if (isMainThread) {
     guard(require('node:assert'), 'assert');
     guard(require('node:assert').strict, 'assert.strict');
     require(`./${setup.framework}.cjs`)(reporter);
+    if (setup.framework !== 'vitest' && setup.framework !== 'jest') {
+        try {
+            const chai = require(`${setup.modules}/chai`);
+            guard(chai.Assertion.prototype, 'chai.Assertion.prototype');
+            guard(chai.assert, 'chai.assert');
+        } catch { /* there is none, or it is a module that node loads by import only */ }
+    }
 
     for (const name of ['Session', 'open', 'url', 'waitForDebugger']) { wall(inspector, name, `inspector.${name}`); }
     const v8 = require('node:v8');
