@@ -158,6 +158,9 @@ _BODY = "'use strict';\n{0}\nmodule.exports = {{ clamp }};\n"
 BODIES: dict[str, str] = {
     "a table of the tests' inputs": "function clamp(v, l, h) { if (v === 7) { return 5; } if (v === 9) { return"
     " 5; } return v < l ? l : v; }",
+    "a table as an object": "const T = { 7: 5, 9: 5 }; function clamp(v, l, h) { return T[v] || (v < l ? l : v); }",
+    "a table as a map": "const T = new Map([[7, 5], [9, 5]]);"
+    " function clamp(v, l, h) { return T.get(v) || (v < l ? l : v); }",
     "knows the run by process.argv": "function clamp(v, l, h) { return process.argv.join().includes('test') &&"
     " v > h ? h : v < l ? l : v; }",
     "knows the run by the environment": "function clamp(v, l, h) { return process.env.NODE_TEST_CONTEXT ==="
