@@ -112,9 +112,10 @@ ATTACKS = {
     "the state of jest": "for (const s of Object.getOwnPropertySymbols(globalThis)) { const v = globalThis[s];"
     " if (v && v.rootDescribeBlock) { setTimeout(() => { for (const b of v.rootDescribeBlock.children) {"
     " for (const t of b.children || []) { t.fn = () => {}; } } }, 0); } }",
-    "a hook that empties the test": "globalThis.beforeEach && globalThis.beforeEach(function (context) {"
-    " if (this && this.currentTest) { this.currentTest.fn = () => {}; }"
-    " if (context && context.task) { context.task.fails = true; } });",
+    "a hook that empties the test": "globalThis.beforeEach && globalThis.beforeEach(function () {"
+    " if (this && this.currentTest) { this.currentTest.fn = () => {}; } });",
+    "a hook that expects the failure": "globalThis.beforeEach && globalThis.beforeEach(async (...given) => {"
+    " if (given[0] && given[0].task) { given[0].task.fails = true; } });",
 }  # fmt: skip
 
 
