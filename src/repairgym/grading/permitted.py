@@ -56,9 +56,9 @@ def is_protected(task: Task, path: str) -> bool:
     if (path in task.gold_files or is_settings) and path not in task.test_paths:
         return False
     pure = PurePosixPath(path)
-    names, folders = PROTECTED_NAMES, PROTECTED_FOLDERS
-    if task.runner.is_node:
-        names, folders = names + PROTECTED_OF_NODE, folders | FOLDERS_OF_NODE
+    is_node = task.runner.is_node
+    names = (*PROTECTED_NAMES, *(PROTECTED_OF_NODE if is_node else ()))
+    folders = PROTECTED_FOLDERS | (FOLDERS_OF_NODE if is_node else frozenset())
     return (
         path in task.test_paths
         or pure.parts[:1] == (CHECK_FOLDER,)

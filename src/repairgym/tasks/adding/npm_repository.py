@@ -66,8 +66,8 @@ class _Project(NamedTuple):
     @property
     def tools(self) -> dict[str, str]:
         """The framework, and what it needs to read the tests."""
-        needed = {self.runner: self.declared.get(self.runner, _FRAMEWORKS[self.runner])}
-        own = {name: wanted for name, wanted in needed.items() if wanted}
+        wanted = self.declared.get(self.runner, _FRAMEWORKS[self.runner])
+        own: dict[str, str] = {self.runner: wanted} if wanted else {}
         is_typed = any(path.endswith(_TYPESCRIPT) for path in (*self.tests, *self.sources))
         return {**own, **(_TYPESCRIPT_LOADER if is_typed and self.runner not in ("vitest", "jest") else {})}
 

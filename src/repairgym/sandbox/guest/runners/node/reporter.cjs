@@ -309,6 +309,20 @@ if (isMainThread) {
     for (const name of ['binding', '_linkedBinding', '_debugProcess']) { wall(process, name, `process.${name}`); }
     wall(require('node:worker_threads'), 'Worker', 'worker_threads.Worker');
     try { wall(require('node:inspector/promises'), 'Session', 'inspector.Session'); } catch { /* not before node 19 */ }
+    // The count of pages lies in a file of /proc that a fork may not read.
+    const { memoryUsage } = process;
+    process.memoryUsage = function usage() {
+        try {
+            return apply(memoryUsage, process, []);
+        } catch {
+            const heap = v8.getHeapStatistics();
+            return {
+                rss: heap.total_physical_size, heapTotal: heap.total_heap_size, heapUsed: heap.used_heap_size,
+                external: heap.external_memory, arrayBuffers: 0,
+            };
+        }
+    };
+    process.memoryUsage.rss = () => process.memoryUsage().rss;
     // Programs in machine code could read the key; those of the packages may.
     const { dlopen } = process;
     const { realpathSync } = fs;
