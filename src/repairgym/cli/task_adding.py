@@ -57,8 +57,6 @@ def add(
 
     Example: repairgym tasks add --npm qs
 
-    Example: repairgym tasks add ./my-javascript-project
-
     Example: repairgym tasks add --repository /srv/clones/sqlparse --dry-run
     """
     from repairgym.tasks.adding.adding import looks_like_repository
@@ -66,19 +64,15 @@ def add(
 
     is_repository = is_repository or (not is_npm and looks_like_repository(source))
     _check_npm(is_npm, is_repository, node)
-    if is_repository and num_pairs is not None:
-        raise ConfigError("--pairs is of packages; a repository has commits, which history.num_commits bounds")
-    _check_of_repository(is_repository, name, subdirectory)
+    _check_of_repository(is_repository, name, subdirectory, num_pairs)
     kind, known = ("repository", name) if is_repository else ("npm" if is_npm else "package", source)
     check_is_new(catalogue, known, kind)
 
     def call(adder: Adder) -> Awaitable[Added]:
         if is_repository:
-            made = _of_repository(adder, source, subdirectory, node)
-            return made.repository(source, name, subdirectory)
-        return (_of_npm(adder, node) if is_npm else adder).package(
-            source, DEFAULT_PAIRS if num_pairs is None else num_pairs
-        )
+            return _of_repository(adder, source, subdirectory, node).repository(source, name, subdirectory)
+        made = _of_npm(adder, node) if is_npm else adder
+        return made.package(source, DEFAULT_PAIRS if num_pairs is None else num_pairs)
 
     added = _find(call, source, split, locks)
     if is_written := not dry_run and (is_confirmed or _is_agreed(added, is_json)):
@@ -86,7 +80,9 @@ def add(
     _show(added, catalogue, locks, is_written, is_json)
 
 
-def _check_of_repository(is_repository: bool, name: str, subdirectory: str) -> None:
+def _check_of_repository(is_repository: bool, name: str, subdirectory: str, num_pairs: int | None) -> None:
+    if is_repository and num_pairs is not None:
+        raise ConfigError("--pairs is of packages; a repository has commits, which history.num_commits bounds")
     if not is_repository and (name or subdirectory):
         raise ConfigError("--name and --subdirectory are of repositories; add --repository, or leave them out")
 

@@ -40,7 +40,7 @@ PROTECTED_OF_NODE = (
     "*.node", "*.wasm", "*.test.*", "*.spec.*", "*-test.*", "test.*", "tests.*",
 )  # fmt: skip
 FOLDERS_OF_NODE = frozenset({"node_modules", "__tests__", "__mocks__", "__snapshots__", "__fixtures__", "spec"})
-"""Folders, beside `PROTECTED_FOLDERS`, whose files are tests, stand for modules or shadow the framework."""
+"""Folders, in addition to `PROTECTED_FOLDERS`, whose files are tests, stand for modules or shadow the framework."""
 PROTECTED_FOLDERS = frozenset(
     {".github", ".gitlab", ".circleci", ".buildkite", ".git", ".dist", ".ci", "test", "tests", "testing", "__pycache__"}
 )

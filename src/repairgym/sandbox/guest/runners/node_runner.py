@@ -47,7 +47,7 @@ _PROC_FILES = (
     "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/loadavg", "/proc/uptime", "/proc/version",
     "/proc/filesystems", "/proc/sys", "/proc/self/stat", "/proc/self/statm", "/proc/self/status",
 )  # fmt: skip
-"""What node and tests may read there; not ``mem``, ``maps`` and ``environ``."""
+"""Files that node and tests may read there; not ``mem``, ``maps`` and ``environ``."""
 _UNSET = ("NODE_OPTIONS", "NODE_PATH", "NODE_V8_COVERAGE", "PYTHONPATH")
 
 
