@@ -137,9 +137,8 @@ async def run(
 ) -> TestRun:
     for path, text in PROJECTS[framework][1].items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        text = (
-            text if not path.startswith("src/") else f"{code}\n{text}" if path.endswith(".js") else f"{text}\n{code}\n"
-        )
+        if code and path.startswith("src/"):
+            text = f"{code}\n{text}" if path.endswith(".js") else f"// @ts-nocheck\n{text}\n{code}\n"
         (folder / path).write_text(text, encoding="utf-8")
     sandbox = await backend.create(SandboxSpec(environment=environment, tree=folder))
     traced = () if ids else tuple(path for path in PROJECTS[framework][1] if path.startswith("src/"))
