@@ -122,7 +122,7 @@ class TestRunner(Record):
     """Program that runs the tests, and the channel of their outcomes."""
 
     type: Literal[
-        "pytest", "own_pytest", "unittest", "django", "sympy", "tape", "mocha", "node_test",
+        "pytest", "own_pytest", "unittest", "django", "sympy", "tape", "mocha", "node_test", "vitest", "jest",
         "junit_xml", "exit_code", "log",
     ] = "pytest"  # fmt: skip
     """All but the last three write signed records (``own_pytest``: pytest of the tree itself). These are a command
@@ -154,7 +154,7 @@ class TestRunner(Record):
     @property
     def is_node(self) -> bool:
         """True for the test frameworks of JavaScript, which run in node."""
-        return self.type in ("tape", "mocha", "node_test")
+        return self.type in ("tape", "mocha", "node_test", "vitest", "jest")
 
     @model_serializer(mode="wrap")
     def _without_no_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from repairgym.records import Split
 if TYPE_CHECKING:
     from repairgym.tasks.adding.adding import Added, Adder
     from repairgym.tasks.adding.npm import NpmAdder
+    from repairgym.tasks.adding.npm_repository import NpmRepositoryAdder
 
 
 DEFAULT_PAIRS = 8
@@ -39,7 +40,9 @@ def add(
         bool, typer.Option("--repository", help="SOURCE is a git repository, whatever it looks like.")
     ] = False,
     is_npm: Annotated[bool, typer.Option("--npm", help="SOURCE is a package of the npm registry.")] = False,
-    node: Annotated[str, typer.Option("--node", help="With --npm: version of node to pin; default: this one's.")] = "",
+    node: Annotated[
+        str, typer.Option("--node", help="Version of node to pin, with --npm or a package.json; default: this one's.")
+    ] = "",
     name: Annotated[str, typer.Option("--name", help="Name of a repository's entry; default: the project's own.")] = "",
     subdirectory: Annotated[str, typer.Option("--subdirectory", help="The project's folder in a monorepo.")] = "",
     is_confirmed: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
@@ -61,15 +64,13 @@ def add(
 
     is_repository = is_repository or (not is_npm and looks_like_repository(source))
     _check_npm(is_npm, is_repository, node)
-    if is_repository and num_pairs is not None:
-        raise ConfigError("--pairs is of packages; a repository has commits, which history.num_commits bounds")
-    _check_of_repository(is_repository, name, subdirectory)
+    _check_of_repository(is_repository, name, subdirectory, num_pairs)
     kind, known = ("repository", name) if is_repository else ("npm" if is_npm else "package", source)
     check_is_new(catalogue, known, kind)
 
     def call(adder: Adder) -> Awaitable[Added]:
         if is_repository:
-            return adder.repository(source, name, subdirectory)
+            return _of_repository(adder, source, subdirectory, node).repository(source, name, subdirectory)
         made = _of_npm(adder, node) if is_npm else adder
         return made.package(source, DEFAULT_PAIRS if num_pairs is None else num_pairs)
 
@@ -79,14 +80,30 @@ def add(
     _show(added, catalogue, locks, is_written, is_json)
 
 
-def _check_of_repository(is_repository: bool, name: str, subdirectory: str) -> None:
+def _check_of_repository(is_repository: bool, name: str, subdirectory: str, num_pairs: int | None) -> None:
+    if is_repository and num_pairs is not None:
+        raise ConfigError("--pairs is of packages; a repository has commits, which history.num_commits bounds")
     if not is_repository and (name or subdirectory):
         raise ConfigError("--name and --subdirectory are of repositories; add --repository, or leave them out")
 
 
 def _check_npm(is_npm: bool, is_repository: bool, node: str) -> None:
-    if (is_npm and is_repository) or (node and not is_npm):
-        raise ConfigError("--npm is of packages of npm, and --node of --npm; leave one out")
+    if (is_npm and is_repository) or (node and not (is_npm or is_repository)):
+        raise ConfigError("--npm is of packages of npm, and --node of JavaScript; leave one out")
+
+
+def _of_repository(adder: Adder, url: str, subdirectory: str, node: str) -> Adder | NpmRepositoryAdder:
+    """Return what adds the repository ``url``: a ``package.json`` without a Python project makes it JavaScript's."""
+    from repairgym.tasks.adding.npm_repository import NpmRepositoryAdder, is_npm_repository
+    from repairgym.tasks.layers.repositories import GitRepository
+
+    adder.say(f"opens {url}")
+    clone = GitRepository.open(url, adder.store, subdirectory)
+    if is_npm_repository(clone, clone.resolve("HEAD")):
+        return NpmRepositoryAdder(adder.store, adder.backend, adder.split, adder.command, adder.say, node)
+    if node:
+        raise ConfigError(f"--node is of JavaScript, and {url} has no package.json, or is a Python project")
+    return adder
 
 
 def _of_npm(adder: Adder, node: str) -> NpmAdder:
@@ -148,13 +165,14 @@ def _print(added: Added, catalogue: Path, locks: Path, is_written: bool) -> None
     )
     for problem in added.problems:
         typer.echo(f"  not done: {problem}")
-    if added.kind != "repository":
+    is_repository = added.kind in ("repository", "npm_repository")
+    if not is_repository:
         typer.echo(f"  {added.num_pairs} pairs of releases with changed tests")
     else:
         why = ", ".join(f"{count} {reason}" for reason, count in sorted(added.dropped.items()))
         typer.echo(f"  {added.num_candidates} commits may be fixes; others: {why or 'none'}")
     if is_written:
-        kinds = "mutations,history" if added.kind == "repository" else "mutations,releases"
+        kinds = "mutations,history" if is_repository else "mutations,releases"
         typer.echo(f"written to {catalogue} and {locks / added.lock_name}; make its tasks with:")
         typer.echo(
             f"  repairgym tasks build tasks catalogue={catalogue} locks={locks} packages={added.name} sources={kinds}"

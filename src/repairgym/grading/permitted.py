@@ -33,6 +33,14 @@ PROTECTED_NAMES = (
     ".gitlab-ci.yml", ".travis.yml", "azure-pipelines*.yml", "appveyor.yml", "Jenkinsfile", ".gitattributes",
     ".gitmodules",
 )  # fmt: skip
+PROTECTED_OF_NODE = (
+    # Configuration of test frameworks and of what transforms tests; snapshots are expected values.
+    ".mocharc*", "vitest.*", "vite.config*", "babel.config*", ".babelrc*", ".swcrc", "tsconfig*.json", "jsconfig.json",
+    "postcss.config*", ".npmrc", ".yarnrc*", ".pnpmfile*", ".taprc", ".c8rc*", ".nycrc*", ".env*", "*.snap",
+    "*.node", "*.wasm", "*.test.*", "*.spec.*", "*-test.*", "test.*", "tests.*",
+)  # fmt: skip
+FOLDERS_OF_NODE = frozenset({"node_modules", "__tests__", "__mocks__", "__snapshots__", "__fixtures__", "spec"})
+"""Folders, in addition to `PROTECTED_FOLDERS`, whose files are tests, stand for modules or shadow the framework."""
 PROTECTED_FOLDERS = frozenset(
     {".github", ".gitlab", ".circleci", ".buildkite", ".git", ".dist", ".ci", "test", "tests", "testing", "__pycache__"}
 )
@@ -48,13 +56,16 @@ def is_protected(task: Task, path: str) -> bool:
     if (path in task.gold_files or is_settings) and path not in task.test_paths:
         return False
     pure = PurePosixPath(path)
+    is_node = task.runner.is_node
+    names = (*PROTECTED_NAMES, *(PROTECTED_OF_NODE if is_node else ()))
+    folders = PROTECTED_FOLDERS | (FOLDERS_OF_NODE if is_node else frozenset())
     return (
         path in task.test_paths
         or pure.parts[:1] == (CHECK_FOLDER,)
-        or bool(PROTECTED_FOLDERS & set(pure.parts[:-1]))
+        or bool(folders & set(pure.parts[:-1]))
         or pure.name.startswith("test_")
         or pure.name.endswith("_test.py")
-        or any(fnmatchcase(pure.name.lower(), pattern.lower()) for pattern in PROTECTED_NAMES)
+        or any(fnmatchcase(pure.name.lower(), pattern.lower()) for pattern in names)
     )
 
 

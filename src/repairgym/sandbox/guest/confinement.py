@@ -210,6 +210,22 @@ def build_ruleset(readable: Sequence[str], writable: Sequence[str], listable: Se
     return ruleset
 
 
+def build_file_ruleset(readable: Sequence[str], writable: Sequence[str]) -> Optional[int]:
+    """Make a descriptor of rules about the contents of files alone: names, programs, network and signals stay free.
+
+    None where the kernel lacks support.
+    """
+    version = syscalls.landlock_version()
+    if version < _OLDEST_VERSION:
+        return None
+    handled = ((1 << _NUM_RIGHTS.get(version, 16)) - 1) & ~(_EXECUTE | _READ_FOLDER | _IOCTL_DEVICE)
+    ruleset = syscalls.landlock_create(struct.pack("=Q", handled))
+    for paths, rights in ((readable, _READ_FILE), (writable, handled)):
+        for path in paths:
+            _allow(ruleset, path, rights)
+    return ruleset
+
+
 def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)

@@ -35,7 +35,7 @@ class Added(Record):
 
     name: str
     kind: str
-    """``package``, ``npm`` or ``repository``."""
+    """``package``, ``npm``, ``repository`` or ``npm_repository``."""
     version: str
     """Release, or commit."""
     is_suite_running: bool

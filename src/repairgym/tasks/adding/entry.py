@@ -14,7 +14,7 @@ from pathlib import Path
 
 from repairgym.errors import InputError
 from repairgym.tasks.layers.atomic_write import written_whole
-from repairgym.tasks.layers.catalogue import Catalogue, NpmPackage, Package, Repository, load_catalogue
+from repairgym.tasks.layers.catalogue import Catalogue, NpmPackage, NpmRepository, Package, Repository, load_catalogue
 
 _WIDTH = 116
 
@@ -23,7 +23,8 @@ def render_entry(
     project: Package | Repository, comments: Mapping[str, str], problems: Sequence[str], command: str
 ) -> str:
     """Return the entry of ``project``; ``comments`` stand above their fields, ``problems`` at the top."""
-    kind = "npm" if isinstance(project, NpmPackage) else "package" if isinstance(project, Package) else "repository"
+    kinds = {NpmPackage: "npm", NpmRepository: "npm_repository", Repository: "repository"}
+    kind = kinds.get(type(project), "package")
     lines = [
         f"# {project.name}: written by `{command}`. A comment says why its field was guessed so; correct what is wrong."
     ]
@@ -67,7 +68,8 @@ def check_is_new(path: Path, name: str, kind: str) -> None:
         return
     catalogue = load_catalogue(path)
     packages = catalogue.npm if kind == "npm" else catalogue.package
-    listed: Sequence[Package | Repository] = catalogue.repository if kind == "repository" else packages
+    repositories = (*catalogue.repository, *catalogue.npm_repository)
+    listed: Sequence[Package | Repository] = repositories if kind == "repository" else packages
     if any(project.name == name for project in listed):
         raise InputError(
             f"{path} has a {kind} {name} already; remove that entry, or name another file with --catalogue"

@@ -36,7 +36,7 @@ _NO_SOURCES = _TEST_FOLDERS | {
     "dist", "build", "example", "examples", "bench", "benchmark", "benchmarks", "docs", "node_modules", "types"
 }  # fmt: skip
 _CONFIGURATION = re.compile(r"^(\..*|.*\.config\.\w+|Gruntfile|Gulpfile|gulpfile|karma\.\w+|rollup\.\w+)")
-_IMPORT = re.compile(r"""(?:\brequire\(\s*|\bfrom\s+|\bimport\s*\(?\s*)['"]([^'"./][^'"]*)['"]""")
+IMPORT = re.compile(r"""(?:\brequire\(\s*|\bfrom\s+|\bimport\s*\(?\s*)['"]([^'"./][^'"]*)['"]""")
 _USES: Mapping[Runner, re.Pattern[str]] = {
     "tape": re.compile(r"""['"]tape['"]"""),
     "node_test": re.compile(r"""['"]node:test['"]"""),
@@ -105,7 +105,7 @@ class NpmAdder:
             split=self.split,
             runner=newest.runner,
             sources=newest.sources,
-            tests=_patterns(kept),
+            tests=test_patterns(kept),
             excluded=tuple(path for path in newest.tests if path not in kept),
             version=newest.sdist.version,
             releases=tuple(pairs),
@@ -231,7 +231,7 @@ def read_release(sdist: Sdist, tree: Path) -> _Release | None:
     """Return the release in ``tree`` with its framework, tests and patterns of its sources; None without tests."""
     files = [path.relative_to(tree).as_posix() for path in sorted(tree.rglob("*")) if path.is_file()]
     code = [path for path in files if is_javascript(path) and "node_modules" not in PurePosixPath(path).parts]
-    candidates = [path for path in code if _may_be_test(path)]
+    candidates = [path for path in code if may_be_test(path)]
     texts = {path: (tree / path).read_text(encoding="utf-8", errors="replace") for path in candidates}
     by_runner = {runner: tuple(p for p in texts if use.search(texts[p])) for runner, use in _USES.items()}
     runner = max(by_runner, key=lambda kind: len(by_runner[kind]))
@@ -241,16 +241,18 @@ def read_release(sdist: Sdist, tree: Path) -> _Release | None:
         and "mocha" not in _settings(tree).get("devDependencies", {})
     ):
         return None
-    sources = _source_patterns(path for path in code if path not in candidates)
+    sources = source_patterns(path for path in code if path not in candidates)
     return _Release(sdist, tree, runner, by_runner[runner], sources) if by_runner[runner] and sources else None
 
 
-def _may_be_test(path: str) -> bool:
+def may_be_test(path: str) -> bool:
+    """Return True for a file in a folder of tests, or with the name of one."""
     pure = PurePosixPath(path)
     return bool(_TEST_FOLDERS & set(pure.parts[:-1])) or bool(re.search(r"(^|[._-])(test|spec)s?\.\w+$", pure.name))
 
 
-def _source_patterns(paths: Iterable[str]) -> tuple[str, ...]:
+def source_patterns(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return glob patterns of the files of ``paths`` that may be broken."""
     own = [PurePosixPath(path) for path in paths if not _NO_SOURCES & set(PurePosixPath(path).parts[:-1])]
     own = [path for path in own if not _CONFIGURATION.match(path.name) and not path.name.endswith((".d.ts", ".min.js"))]
     top = sorted(path.name for path in own if len(path.parts) == 1)
@@ -258,11 +260,14 @@ def _source_patterns(paths: Iterable[str]) -> tuple[str, ...]:
     return (*top, *below)
 
 
-def _patterns(paths: Iterable[str]) -> tuple[str, ...]:
+def test_patterns(paths: Iterable[str]) -> tuple[str, ...]:
     """Return patterns of the files of the folders of ``paths``, so that other releases' tests are found as well."""
     pure = [PurePosixPath(path) for path in paths]
     folders = sorted({f"{path.parent.as_posix()}/*{path.suffix}" for path in pure if len(path.parts) > 1})
     return (*sorted(path.name for path in pure if len(path.parts) == 1), *folders)
+
+
+test_patterns.__test__ = False  # type: ignore[attr-defined]
 
 
 def _settings(tree: Path) -> dict[str, Any]:
@@ -280,9 +285,9 @@ def _requirements(release: _Release) -> dict[str, str]:
     texts = [
         path.read_text(encoding="utf-8", errors="replace")
         for path in tree.rglob("*")
-        if is_javascript(path.name) and path.is_file() and _may_be_test(path.relative_to(tree).as_posix())
+        if is_javascript(path.name) and path.is_file() and may_be_test(path.relative_to(tree).as_posix())
     ]
-    names = {_package_of(module) for text in texts for module in _IMPORT.findall(text)}
+    names = {package_of(module) for text in texts for module in IMPORT.findall(text)}
     used = {name: development[name] for name in sorted(names) if name in development}
     needed = {**used, **_required(settings)}
     return {name: wanted for name, wanted in needed.items() if name != release.sdist.name}
@@ -300,7 +305,8 @@ def _required(settings: Mapping[str, Any]) -> dict[str, str]:
     return {**settings.get("peerDependencies", {}), **settings.get("dependencies", {})}
 
 
-def _package_of(module: str) -> str:
+def package_of(module: str) -> str:
+    """Return the package of a module's name."""
     parts = module.split("/")
     return "/".join(parts[:2]) if module.startswith("@") else parts[0]
 

@@ -33,7 +33,14 @@ from repairgym.records import SourceKind, Split
 from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.build.build_steps import with_build_steps
 from repairgym.tasks.build.validation import tool_versions
-from repairgym.tasks.layers.catalogue import JavaPackage, Package, Repository, catalogue_digest, load_catalogue
+from repairgym.tasks.layers.catalogue import (
+    JavaPackage,
+    NpmRepository,
+    Package,
+    Repository,
+    catalogue_digest,
+    load_catalogue,
+)
 from repairgym.tasks.layers.environments import lock_of, read_lock
 from repairgym.tasks.layers.repositories import GitRepository, snapshot_package
 from repairgym.tasks.layers.store import LayerStore
@@ -87,7 +94,7 @@ class Job:
 
     def _lock(self, config: TasksConfig) -> str:
         """Return the lock that the source uses; empty for one that is resolved while the unit is made."""
-        if isinstance(self.package, Repository):
+        if isinstance(self.package, Repository) and not isinstance(self.package, NpmRepository):
             is_dated = config.history.is_lock_dated
             return "" if is_dated else read_lock(self.package.requirements, config.locks)
         if self.source == "breakages" and not isinstance(self.package, JavaPackage):

@@ -148,13 +148,15 @@ class Package(Project):
         return Sdist(name=self.name, version=version, sha256=self.sdists[version])
 
 
+NodeRunner = Literal["tape", "mocha", "node_test", "vitest", "jest"]
+"""Test framework of JavaScript."""
 _NPM_NAME = re.compile(r"(@[\w~-][\w.~-]*/)?[\w~-][\w.~-]*")
 
 
 class NpmPackage(Package):
     """A package of the npm registry whose archives hold their tests; `sdists` has the integrity of each archive."""
 
-    runner: Literal["tape", "mocha", "node_test"]
+    runner: NodeRunner
     """Framework of its tests. Its lock pins the framework, and what package and tests need."""
 
     @property
@@ -230,6 +232,28 @@ class Repository(Project):
     """JSON file of issues: ``{"12": {"title": ..., "body": ...}}``, or a list of such objects with ``number``."""
 
 
+class NpmRepository(Repository):
+    """A git repository with a ``package.json``; its lock is that of an `NpmPackage` of its name."""
+
+    runner: NodeRunner
+
+    @property
+    def test_runner(self) -> TestRunner:
+        """The framework."""
+        return TestRunner(type=self.runner)
+
+    @property
+    def source_paths(self) -> tuple[str, ...]:
+        """No folders: node has no path of modules."""
+        return ()
+
+    @model_validator(mode="after")
+    def _fits_node(self) -> Self:
+        if "/" in self.name or self.requirements or self.plugins:
+            raise ValueError(f"{self.name}: an [[npm_repository]] entry has no scope, requirements or plugins")
+        return self
+
+
 ProjectT = TypeVar("ProjectT", bound=Project)
 
 
@@ -240,12 +264,15 @@ class Catalogue(Record):
     npm: tuple[NpmPackage, ...] = ()
     java: tuple[JavaPackage, ...] = ()
     repository: tuple[Repository, ...] = ()
+    npm_repository: tuple[NpmRepository, ...] = ()
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
-        if not any((self.package, self.npm, self.java, self.repository)):
-            raise ValueError("it lists neither [[package]] nor [[npm]] nor [[java]] nor [[repository]]")
-        for projects in ((*self.package, *self.npm, *self.java), self.repository):
+        if not any((self.package, self.npm, self.java, self.repository, self.npm_repository)):
+            raise ValueError("it lists no [[package]], [[npm]], [[java]], [[repository]] or [[npm_repository]]")
+        packages, repositories = (*self.package, *self.npm, *self.java), (*self.repository, *self.npm_repository)
+        # The last: one name, one lock.
+        for projects in (packages, repositories, (*self.npm, *self.npm_repository)):
             names = [project.name for project in projects]
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
@@ -262,10 +289,11 @@ class Catalogue(Record):
 
     def select_repositories(self, names: tuple[str, ...] = ()) -> tuple[Repository, ...]:
         """Return the named repositories (all for no names); InputError for a name that is not in the catalogue."""
-        return self._select(self.repository, names)
+        return self._select((*self.repository, *self.npm_repository), names)
 
     def _select(self, projects: tuple[ProjectT, ...], names: tuple[str, ...]) -> tuple[ProjectT, ...]:
-        known = {project.name for project in (*self.package, *self.npm, *self.java, *self.repository)}
+        repositories = (*self.repository, *self.npm_repository)
+        known = {project.name for project in (*self.package, *self.npm, *self.java, *repositories)}
         unknown = [name for name in names if name not in known]
         if unknown:
             raise InputError(f"no package {', '.join(unknown)} in the catalogue; it holds {', '.join(sorted(known))}")

@@ -31,7 +31,14 @@ from uv import find_uv_bin
 from repairgym.errors import DiskFullError, IndexUnavailableError, PackageNotFoundError, TaskError
 from repairgym.records import Environment
 from repairgym.tasks.layers.atomic_write import written_whole
-from repairgym.tasks.layers.catalogue import JAVA_REQUIREMENTS, JavaPackage, NpmPackage, Project, shipped_path
+from repairgym.tasks.layers.catalogue import (
+    JAVA_REQUIREMENTS,
+    JavaPackage,
+    NpmPackage,
+    NpmRepository,
+    Project,
+    shipped_path,
+)
 from repairgym.tasks.layers.debian import (
     DEBIAN_HEAD,
     JAVA_TOOLS,
@@ -80,7 +87,7 @@ def read_lock(requirements: tuple[str, ...], folder: str = "") -> str:
 
 def lock_of(project: Project, folder: str = "") -> str:
     """Read the lock of ``project`` in ``folder`` (default: the shipped ones); TaskError for a missing one."""
-    if isinstance(project, NpmPackage):
+    if isinstance(project, NpmPackage | NpmRepository):
         return read_npm_lock(project.name, folder)
     if isinstance(project, JavaPackage):
         return read_lock(JAVA_REQUIREMENTS, folder)

@@ -51,10 +51,37 @@ def resolve_npm_lock(requirements: Mapping[str, str], node_version: str = "") ->
         (folder / "package.json").write_text(json.dumps(manifest), encoding="utf-8")
         npm(["install", "--package-lock-only", "--omit-lockfile-registry-resolved", *_QUIET], folder)
         lock = json.loads((folder / "package-lock.json").read_text(encoding="utf-8"))
+    return _without_addresses(lock)
+
+
+def pinned_npm_lock(text: str, requirements: Mapping[str, str], node_version: str = "") -> str:
+    """Return a project's own ``package-lock.json`` as a lock of ``requirements``, its declared packages.
+
+    Raises:
+        TaskError: it is older than npm 7, has workspaces, packages without an integrity, or leaves no room for a node.
+    """
+    try:
+        lock = json.loads(text)
+        packages: dict[str, Any] = dict(lock["packages"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise TaskError(f"package-lock.json has no packages, as npm before 7 wrote it: {error}") from error
+    if node_version or any(entry.get("link") for entry in packages.values()):
+        raise TaskError("package-lock.json has workspaces, or a node was asked for")
+    packages[""] = {"name": "environment", "version": "0.0.0", "dependencies": dict(requirements)}
+    kept = {"name": "environment", "version": "0.0.0", "lockfileVersion": 3, "requires": True, "packages": packages}
+    return _without_addresses(kept)
+
+
+def _without_addresses(lock: dict[str, Any]) -> str:
     for path, entry in lock["packages"].items():
         for name in ("resolved", "funding", "deprecated"):  # addresses, and what no installation reads
             entry.pop(name, None)
-        if path and not entry.get("link") and not str(entry.get("integrity", "")).startswith("sha"):
+        if (
+            path
+            and not entry.get("link")
+            and not entry.get("inBundle")
+            and not str(entry.get("integrity", "")).startswith("sha")
+        ):
             raise TaskError(f"{path} of the lock has no integrity; a package must come from the registry")
     return json.dumps(lock, indent=1, sort_keys=True) + "\n"
 

@@ -58,6 +58,11 @@ def _archive_name(packed: dict[str, Any]) -> str:
     return str(packed["filename"]).replace("@", "").replace("/", "-")
 
 
+def integrity_of_bytes(content: bytes) -> str:
+    """Return the integrity of ``content`` as npm writes it."""
+    return "sha512-" + base64.b64encode(hashlib.sha512(content).digest()).decode()
+
+
 class NpmRegistry:
     """The user's npm registry; an index of archives (see `SdistIndex`)."""
 

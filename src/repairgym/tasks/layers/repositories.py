@@ -19,8 +19,10 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, Self
 
 from repairgym.errors import IndexUnavailableError, InputError, TaskError
-from repairgym.tasks.layers.catalogue import Package, Project, Repository
+from repairgym.tasks.layers.catalogue import NpmPackage, NpmRepository, Package, Project, Repository
 from repairgym.tasks.layers.metadata import read_settings, write_metadata
+from repairgym.tasks.layers.npm_registry import integrity_of_bytes
+from repairgym.tasks.layers.package_index import Sdist
 from repairgym.tasks.layers.store import LayerStore
 
 COMMIT_TREE_FORMAT = 1
@@ -233,14 +235,18 @@ def snapshot_package(repository: Repository, store: LayerStore) -> Package:
         clone.write_tree(commit_id, tree)
         _write_version_files(tree, version)
         tar.add(tree, name, filter=_without_owner_and_time)
-    digest = hashlib.sha256(archive.getvalue()).hexdigest()
+    content = archive.getvalue()
+    is_npm = isinstance(repository, NpmRepository)
+    pin = integrity_of_bytes(content) if is_npm else hashlib.sha256(content).hexdigest()
 
     def write_archive(place: Path) -> None:
-        (place / f"{name}.tar").write_bytes(archive.getvalue())
+        (place / f"{name}.tar").write_bytes(content)
 
-    store.build_once("sdists", digest, write_archive)
+    store.build_once("sdists", Sdist(name=repository.name, version=version, sha256=pin).key, write_archive)
     fields = {field: getattr(repository, field) for field in Project.model_fields}
-    return Package(**fields, version=version, sdists={version: digest})
+    if isinstance(repository, NpmRepository):
+        return NpmPackage(**fields, version=version, sdists={version: pin}, runner=repository.runner)
+    return Package(**fields, version=version, sdists={version: pin})
 
 
 def _without_owner_and_time(member: tarfile.TarInfo) -> tarfile.TarInfo:

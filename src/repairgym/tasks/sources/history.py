@@ -3,9 +3,9 @@
 Reads a clone. Makes one task per commit (a merge or a squash counts as one) that touches code and tests within the
 bounds of `HistoryConfig` and whose tests fail on the sources of its first parent. The environment is locked at the date
 of the commit: later uploads are ignored, except for pytest, which the grader brings (`RUNNER_PACKAGES`). An index
-without upload times cannot be locked that way (each commit counts as ``not_lockable``);
-``history.is_lock_dated = false`` uses the locks of ``locks`` instead, and the tasks get the label ``lock`` =
-``undated``. With ``history.base = newest`` every fix is taken back from the newest commit, in one environment for all
+without upload times cannot be locked that way (each commit counts as ``not_lockable``); ``history.is_lock_dated =
+false`` uses the locks of ``locks`` instead, and the tasks get the label ``lock`` = ``undated``; so do those of
+JavaScript. With ``history.base = newest`` every fix is taken back from the newest commit, in one environment for all
 (`newest`; label ``base``). Guarantees: the agent's tree is the repaired commit's without the fix and without ``.git``,
 so that neither the fix nor later history can be read; an issue text holds no line of code that the fix added; each
 dropped commit is counted.
@@ -25,8 +25,8 @@ from repairgym.sandbox.base import SandboxSpec
 from repairgym.tasks.build.validation import run_fresh
 from repairgym.tasks.issues.commit_texts import LINKED, CommitTexts, Issue, commit_text, load_issues
 from repairgym.tasks.issues.describing import Report, describe
-from repairgym.tasks.layers.catalogue import Repository
-from repairgym.tasks.layers.environments import resolve_lock
+from repairgym.tasks.layers.catalogue import NpmRepository, Repository
+from repairgym.tasks.layers.environments import lock_of, resolve_lock
 from repairgym.tasks.layers.metadata import license_of, read_settings
 from repairgym.tasks.layers.repositories import Commit, GitRepository, UnsupportedTreeError, commit_tree
 from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult, of_kinds
@@ -232,9 +232,13 @@ class CommitMiner:
         """Return the origin of bugs whose repaired state is ``commit``, and a sandbox of it."""
         version = self.clone.version(commit.id)
         tree = commit_tree(self.context.store, self.clone, commit.id, self.repository.name, version)
-        config, requirements = self.context.config.history, self.repository.requirements
+        config = self.context.config.history
+        # The registry of npm tells no dates: one lock serves all commits.
+        is_dated = config.is_lock_dated and not isinstance(self.repository, NpmRepository)
         lock = (
-            commit_lock(self.repository, tree, commit.date) if config.is_lock_dated else self.context.lock(requirements)
+            commit_lock(self.repository, tree, commit.date)
+            if is_dated
+            else lock_of(self.repository, self.context.config.locks)
         )
         environment, spec = self.context.pinned_tree(lock, tree)
         provenance = Provenance(
@@ -246,7 +250,7 @@ class CommitMiner:
             subdirectory=self.clone.subdirectory,
             licence=license_of(tree),
         )
-        labels = {"lock": "dated" if config.is_lock_dated else "undated"}
+        labels = {"lock": "dated" if is_dated else "undated"}
         origin = Origin(
             project=self.repository,
             source="history",

@@ -1,10 +1,11 @@
 """Test files of JavaScript, each in a node process of its own, with a reporter of ours for each test framework.
 
-Reads a request whose runner is ``tape``, ``mocha`` or ``node_test``, and the signed lines of the reporter
-(``node/reporter.cjs``); makes the records of a test run. Guarantees: this process runs no code of the tree, and a node
-process tells of tests of its own file only; a line without a valid signature, and a result after which a function of
-the framework or of ``assert`` is another one, count as forged; a requested test without a result is an error where its
-process failed, and missing where the process said that all was well.
+Reads a request whose runner is ``tape``, ``mocha``, ``node_test``, ``vitest`` or ``jest``, and the signed lines of the
+reporter (``node/reporter.cjs``); makes the records of a test run. Guarantees: this process runs no code of the tree; a
+node process tells of tests of its own file only, ends before the next one starts, and writes no file of the tree; a
+line without a valid signature, and a result after which a function of the framework or of ``assert`` is another one,
+count as forged; a requested test without a result is an error where its process failed, and missing where the process
+said that all was well.
 
 Ids are ``path::title::title``, titles of suites and enclosing tests first, made fit for ids (:func:`clean`); ids that
 a file has twice get a number (``#2``).
@@ -22,23 +23,31 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from typing import Any, Dict, List, Set
 
-from .. import syscalls
-from ..deadlines import Deadline, scheduled
+from .. import confinement, reaping, syscalls
+from ..deadlines import Deadline, descendants, scheduled
 from .start import first_line
 from .supervisor import Link
 
 _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "node")
 _REPORTER = os.path.join(_FOLDER, "reporter.cjs")
 _MAX_TITLE_CHARS = 160
-_START_S = 10.0
+_START_S = 20.0
 """Time of node for its start and the loading of a file."""
 _END_S = 2.0
 """Time for the end of a process after its last test: some frameworks wait for timers."""
 _CHUNK_BYTES = 1 << 16
 _NUM_DIGITS = 32
+_TYPESCRIPT = (".ts", ".tsx", ".mts", ".cts")
 _SPACE = re.compile(r"\s+")
+_WITHOUT_TRAPS = "--disable-wasm-trap-handler"
+_PROC_FILES = (
+    "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/loadavg", "/proc/uptime", "/proc/version",
+    "/proc/filesystems", "/proc/sys", "/proc/self/stat", "/proc/self/statm", "/proc/self/status",
+)  # fmt: skip
+"""Files that node and tests may read there; not ``mem``, ``maps`` and ``environ``."""
 _UNSET = ("NODE_OPTIONS", "NODE_PATH", "NODE_V8_COVERAGE", "PYTHONPATH")
 
 
@@ -52,6 +61,7 @@ def clean(title: str) -> str:
 def run(request: Dict[str, Any], testbed: str, link: Link) -> int:
     """Run the files of the requested tests, one after the other; return 0 when all tests passed, else 1."""
     syscalls.set_dumpable(False)
+    syscalls.set_child_subreaper()
     node = shutil.which("node", path=os.path.join(sys.prefix, "bin") + os.pathsep + os.environ.get("PATH", ""))
     if node is None:
         sys.stdout.write("there is no node in the environment, nor on this machine\n")
@@ -60,25 +70,68 @@ def run(request: Dict[str, Any], testbed: str, link: Link) -> int:
     named = [test_id for test_id in wanted if "::" in test_id]
     if named:
         link.write({"selected": named})
-    status = 0
+    status, program = 0, [node, *_flags(node)]
     for path in dict.fromkeys(test_id.partition("::")[0] for test_id in wanted):
         own = {test_id for test_id in wanted if test_id == path or test_id.startswith(path + "::")}
-        file = _File(node, path, own, request, testbed, link)
+        file = _File(program, path, own, request, testbed, link)
         file.run()
         status |= file.has_problem
     link.write({"finished": int(status)})
     return int(status)
 
 
+def _flags(node: str) -> List[str]:
+    """Return the flags of every process of ``node``: without them WebAssembly reserves more than a sandbox allows."""
+    told = subprocess.run([node, "--help"], stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
+    return [_WITHOUT_TRAPS] if _WITHOUT_TRAPS in told else []
+
+
+def _arguments(framework: str, path: str, testbed: str, modules: str) -> List[str]:
+    """Return node's arguments for the test file ``path``; TypeScript outside of vitest and jest needs tsx."""
+    if framework == "vitest":  # which forks the process of the tests itself
+        return [os.path.join(_FOLDER, "vitest_host.mjs"), path]
+    argv = ["--require", _REPORTER]
+    is_typed = path.endswith(_TYPESCRIPT) or os.path.isfile(os.path.join(testbed, "tsconfig.json"))
+    loaders = os.path.join(modules, "tsx", "dist")
+    if framework != "jest" and is_typed and os.path.isdir(loaders):
+        # The loader of modules gives files that `require` loads another cache, in which tape is another tape.
+        is_required = framework == "tape"
+        name = os.path.join("cjs", "index.cjs") if is_required else "loader.mjs"
+        argv += ["--require" if is_required else "--import", os.path.join(loaders, name)]
+    if framework == "node_test":
+        argv += [f"--test-reporter={os.path.join(_FOLDER, 'events.mjs')}", "--test-reporter-destination=stdout"]
+    if framework in ("mocha", "jest"):
+        argv.append(os.path.join(_FOLDER, f"{framework}_main.cjs"))
+    return [*argv, os.path.join(testbed, path) if framework == "mocha" else path]
+
+
+def _confine(testbed: str, scratch: str) -> None:
+    """Keep the tests from writing to the tree and from reading memory, their own included, where the kernel can.
+
+    A file that one process writes could decide what another one tests, and the key lies in the memory of the tests.
+    """
+    places = [os.path.join("/", name) for name in os.listdir("/") if name != "proc"]
+    is_inside = f"{testbed}/".startswith("/tmp/")
+    with contextlib.suppress(OSError):
+        ruleset = confinement.build_file_ruleset(
+            [*places, *_PROC_FILES], [scratch, "/dev"] if is_inside else ["/tmp", "/dev"]
+        )
+        if ruleset is not None:
+            syscalls.landlock_restrict(ruleset)
+            os.close(ruleset)
+
+
 class _File:
     """The run of one test file."""
 
     def __init__(
-        self, node: str, path: str, wanted: Set[str], request: Dict[str, Any], testbed: str, link: Link
+        self, node: List[str], path: str, wanted: Set[str], request: Dict[str, Any], testbed: str, link: Link
     ) -> None:
-        self._node, self._path, self._wanted = node, path, wanted
+        (self._node, *self._flags), self._path, self._wanted = node, path, wanted
         self._request, self._testbed, self._link = request, testbed, link
         self._key = os.urandom(32)
+        self._scratch = tempfile.mkdtemp(prefix="tests-")
+        """Home and temporary files of the process: no other file's process knows its name."""
         self._number = 0
         self._rest = b""
         self._open: List[str] = []
@@ -97,48 +150,47 @@ class _File:
         process = self._start(sent)
         os.close(sent)
         try:
-            is_late = not self._read(received, process.pid)
+            is_late = not self._read(received)
         finally:
             os.close(received)
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
-        self._account(process.wait(), is_late)
+            status = process.wait()
+            # A process that left the group would see, and could change, the files that later tests use.
+            reaping.end_all(reaping.signal_descendants)
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        self._account(status, is_late)
 
     def _start(self, sent: int) -> "subprocess.Popen[bytes]":
         request = self._request
         modules = os.path.join(sys.prefix, "node_modules")
         setup = {
             "key": self._key.hex(), "fd": sent, "framework": request["runner"]["type"], "testbed": self._testbed,
-            "modules": modules, "traced": request["traced_paths"],
+            "modules": modules, "traced": request["traced_paths"], "scratch": self._scratch,
         }  # fmt: skip
-        argv = [self._node, "--require", _REPORTER]
-        if setup["framework"] == "node_test":
-            reporter = os.path.join(_FOLDER, "events.mjs")
-            argv += [f"--test-reporter={reporter}", "--test-reporter-destination=stdout"]
-        if setup["framework"] == "mocha":
-            argv.append(os.path.join(_FOLDER, "mocha.cjs"))
         environment = {name: value for name, value in os.environ.items() if name not in _UNSET}
-        environment.update({"NO_COLOR": "1", "HOME": "/tmp"})
+        environment.update({"NO_COLOR": "1", "CI": "1", "HOME": self._scratch, "TMPDIR": self._scratch})
         if not os.path.isdir("/node_modules"):  # a back end without a root of its own
             environment["NODE_PATH"] = modules
         process = subprocess.Popen(
-            [*argv, self._path if setup["framework"] != "mocha" else os.path.join(self._testbed, self._path)],
+            [self._node, *self._flags, *_arguments(setup["framework"], self._path, self._testbed, modules)],
             stdin=subprocess.PIPE,
             pass_fds=[sent],
             cwd=self._testbed,
             env=environment,
             start_new_session=True,
+            preexec_fn=lambda: _confine(self._testbed, self._scratch),
         )
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:
             process.stdin.write(json.dumps(setup).encode())
         return process
 
-    def _read(self, received: int, pid: int) -> bool:
+    def _read(self, received: int) -> bool:
         """Read lines until the process closes its end; False when a deadline passed."""
         poll = select.poll()
         poll.register(received, select.POLLIN)
-        deadline = self._deadline(pid, _START_S)
+        deadline = self._deadline(_START_S)
         while True:
             remaining_s = deadline.remaining_s()
             if remaining_s <= 0:
@@ -152,11 +204,12 @@ class _File:
             for line in lines:
                 self._take(line)
             if lines:
-                deadline = self._deadline(pid, _END_S if self._is_done else 0.0)
+                deadline = self._deadline(_END_S if self._is_done else 0.0)
 
-    def _deadline(self, pid: int, more_s: float) -> Deadline:
+    def _deadline(self, more_s: float) -> Deadline:
         timeout_s = float(self._request["test_timeout_s"]) + more_s
-        return Deadline(timeout_s, lambda: scheduled([pid]), before=scheduled([pid]))
+        # This process has no children but the file's: the tests may run in a fork (vitest).
+        return Deadline(timeout_s, lambda: scheduled(descendants()), before=scheduled(descendants()))
 
     # --- lines --------------------------------------------------------------------------------------------------------
 
@@ -190,17 +243,27 @@ class _File:
             self._open.remove(base)
         self._ids[base] = self._ids.get(base, 0) + 1
         test_id = base if self._ids[base] == 1 else f"{base}#{self._ids[base]}"
-        self._tell(
-            test_id, record["outcome"], first_line(record["message"]), record["duration_s"], "replaced" in record
-        )
+        replaced, outcome = record.get("replaced", ""), record["outcome"]
+        message = f"replaced while the tests ran: {replaced}" if replaced else first_line(record["message"])
+        self._tell(test_id, outcome, message, record["duration_s"], bool(replaced))
+        if test_id != base and outcome != "passed":  # of tests with one title the worst counts
+            self._tell(base, outcome, message, record["duration_s"], is_again=True)
         if self._is_wanted(test_id) and record.get("functions"):
             self._link.write({"id": test_id, "functions": record["functions"].split("\n")})
 
     def _is_wanted(self, test_id: str) -> bool:
         return test_id in self._wanted or self._path in self._wanted
 
-    def _tell(self, test_id: str, outcome: str, message: str, duration_s: float, is_forged: bool = False) -> None:
-        if not self._is_wanted(test_id) or test_id in self._told:
+    def _tell(
+        self,
+        test_id: str,
+        outcome: str,
+        message: str,
+        duration_s: float,
+        is_forged: bool = False,
+        is_again: bool = False,
+    ) -> None:
+        if not self._is_wanted(test_id) or (test_id in self._told and not is_again):
             return
         self._told.add(test_id)
         self.has_problem |= outcome not in ("passed", "skipped")

@@ -27,7 +27,7 @@ from . import supervisor, watching
 
 MAX_MESSAGE_CHARS = 200
 _CO_OPTIMIZED = 1
-_MODULES = {"tape": "node", "mocha": "node", "node_test": "node"}
+_MODULES = dict.fromkeys(("tape", "mocha", "node_test", "vitest", "jest"), "node")
 """Runner -> name of its module, where several share one."""
 
 

@@ -1,25 +1,27 @@
 'use strict';
-// Tests of mocha: its own program without its configuration files, with a reporter of ours. Started as the main script
-// with the test file as its argument, and loaded by the reporter before.
+// Tests of mocha: a reporter of ours for its main script (mocha_main.cjs), loaded before code of the tree.
 
-const BASE = 'repairgym.mocha';
-
-if (require.main === module) {
-    const { Mocha, reporter } = globalThis[Symbol.for(BASE)];
-    delete globalThis[Symbol.for(BASE)];
-    const mocha = new Mocha({ ui: process.argv[3] || 'bdd', timeout: 0, reporter: makeReporter(reporter) });
-    mocha.addFile(process.argv[2]);
-    mocha.loadFilesAsync().then(() => mocha.run((failures) => { process.exitCode = failures ? 1 : 0; reporter.done(); }));
-}
+const INTERFACE = ['describe', 'context', 'it', 'specify', 'before', 'after', 'beforeEach', 'afterEach', 'xit', 'xdescribe'];
 
 module.exports = (reporter) => {
     const Mocha = require(`${reporter.modules}/mocha`);
-    reporter.guard(Mocha.Runner.prototype, 'mocha.Runner');
-    reporter.guard(Mocha.Runnable.prototype, 'mocha.Runnable');
-    globalThis[Symbol.for(BASE)] = { Mocha, reporter };
+    for (const name of ['Runner', 'Runnable', 'Test', 'Suite', 'Hook', 'Context']) {
+        reporter.guard(Mocha[name].prototype, `mocha.${name}`, true);
+    }
+    const functions = new Map();
+    globalThis[Symbol.for('repairgym.mocha')] = {
+        Mocha,
+        Reporter: makeReporter(reporter, functions),
+        reporter,
+        // The functions of the tests, as their file gave them.
+        note(suite) { suite.eachTest((test) => { functions.set(test, test.fn); }); },
+        guardGlobals() {
+            reporter.guardProperties(globalThis, INTERFACE, 'mocha');
+        },
+    };
 };
 
-function makeReporter(reporter) {
+function makeReporter(reporter, functions) {
     return function SignedReporter(runner) {
         let start = reporter.now();
         const titles = (test) => test.titlePath().join('\u0000');
@@ -27,7 +29,10 @@ function makeReporter(reporter) {
             reporter.ended(titles(test), outcome, reporter.message(error), Number(reporter.now() - start) / 1e9);
         };
         runner.on('test', (test) => { start = reporter.now(); reporter.started(titles(test)); });
-        runner.on('pass', (test) => ended(test, 'passed'));
+        runner.on('pass', (test) => {
+            const isOwn = functions.get(test) === test.fn;
+            ended(test, isOwn ? 'passed' : 'failed', isOwn ? undefined : 'the function of the test is another one');
+        });
         runner.on('pending', (test) => ended(test, 'skipped'));
         runner.on('fail', (test, error) => {
             if (test.type !== 'hook') { ended(test, 'failed', error); return; }

@@ -5,7 +5,13 @@ const { Writable } = require('node:stream');
 
 let current = null;
 
-module.exports = (reporter) => { current = reporter; };
+module.exports = (reporter) => {
+    current = reporter;
+    reporter.guard(require('node:test'), 'node:test');
+    // Tests are asynchronous resources: hooks would get them.
+    const hooks = require('node:async_hooks');
+    for (const name of ['createHook', 'executionAsyncResource']) { reporter.wall(hooks, name, `async_hooks.${name}`); }
+};
 
 // The reporter itself: events of a test come after those of its suite's start and before its end.
 class Events extends Writable {

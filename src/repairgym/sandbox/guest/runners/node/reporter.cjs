@@ -135,6 +135,21 @@ if (isMainThread) {
 
     // --- coverage ----------------------------------------------------------------------------------------------------
 
+    const { SourceMap } = require('node:module');
+    const MAP = /\/\/[#@] sourceMappingURL=data:application\/json[^,]*;base64,([A-Za-z0-9+/=]+)/;
+    function lineFinder(text) {
+        const starts = [0];
+        for (let at = text.indexOf('\n'); at >= 0; at = text.indexOf('\n', at + 1)) { starts.push(at + 1); }
+        const told = MAP.exec(text.slice(text.lastIndexOf('sourceMappingURL=') - 4));
+        const map = told && new SourceMap(JSON.parse(Buffer.from(told[1], 'base64').toString()));
+        return (offset) => {
+            const line = starts.filter((start) => start <= offset).length - 1;
+            if (!map) { return line + 1; }
+            const { originalLine } = map.findEntry(line, offset - starts[line]);
+            return originalLine === undefined ? 0 : originalLine + 1;
+        };
+    }
+
     const inspector = require('node:inspector');
     let executed = () => '';
     if (setup.traced.length) {
@@ -142,19 +157,22 @@ if (isMainThread) {
         session.connect();
         session.post('Profiler.enable');
         session.post('Profiler.startPreciseCoverage', { callCount: true, detailed: false });
-        const starts = new Map();
-        const linesOf = (name) => {
-            if (!starts.has(name)) {
-                const text = fs.readFileSync(path.join(setup.testbed, name), 'utf8');
-                const places = [];
-                for (let at = text.indexOf('\n'); at >= 0; at = text.indexOf('\n', at + 1)) { places.push(at); }
-                starts.set(name, places);
+        const places = new Map();
+        // Returns a function from an offset in a script to a line of its file, by the script's source map if it has one.
+        const linesOf = (script) => {
+            if (!places.has(script.scriptId)) {
+                let text = '';
+                session.post('Debugger.getScriptSource', { scriptId: script.scriptId }, (error, told) => {
+                    text = error ? '' : told.scriptSource;
+                });
+                places.set(script.scriptId, lineFinder(text));
             }
-            return starts.get(name);
+            return places.get(script.scriptId);
         };
         const traced = new Map(setup.traced.map((name) => [`file://${setup.testbed}/${name}`, name]));
         executed = () => {
             const ids = new Set();
+            session.post('Debugger.enable');
             session.post('Profiler.takePreciseCoverage', (error, taken) => {
                 for (const script of error ? [] : taken.result) {
                     const name = traced.get(script.url) || traced.get(`file://${script.url}`);
@@ -162,11 +180,13 @@ if (isMainThread) {
                         const { startOffset, count } = called.ranges[0];
                         const isModule = startOffset === 0 && called.functionName === '';
                         if (count && !isModule) {
-                            ids.add(`${name}::${linesOf(name).filter((place) => place < startOffset).length + 1}`);
+                            const line = linesOf(script)(startOffset);
+                            if (line) { ids.add(`${name}::${line}`); }
                         }
                     }
                 }
             });
+            session.post('Debugger.disable');
             return [...ids].sort().join('\n');
         };
     }
@@ -174,25 +194,52 @@ if (isMainThread) {
     // --- results -----------------------------------------------------------------------------------------------------
 
     // Functions of the framework and of `assert` that decide a test: a run in which one was replaced proves nothing.
+    // Of a closed one, a property that joins counts, too.
     const guarded = [];
-    function guard(object, name) {
+    const CLASSES = ['Object', 'Array', 'String', 'Number', 'Boolean', 'Symbol', 'BigInt', 'Function', 'Map', 'Set', 'WeakMap',
+        'WeakSet', 'Promise', 'RegExp', 'Error', 'TypeError', 'Proxy', 'Reflect', 'JSON', 'Math', 'ArrayBuffer', 'Uint8Array'];
+    function guard(object, name, isClosed = false) {
         if (!object) { return; }
         const known = new Map();
         for (const key of ownKeys(object)) {
-            const told = getDescriptor(object, key);
-            if (told && typeof told.value === 'function' && key !== 'constructor') { known.set(key, told.value); }
+            const own = meaning(object, key);
+            if (own && key !== 'constructor' && key !== 'prepareStackTrace') { known.set(key, own); }
         }
-        guarded.push({ object, name, known });
+        guarded.push({ object, name, known, numKeys: isClosed ? ownKeys(object).length : -1 });
+    }
+    // The function or object of a property, or its getter.
+    function meaning(object, key) {
+        const told = getDescriptor(object, key);
+        if (!told || told.get) { return told && told.get; }
+        return typeof told.value === 'function' || typeof told.value === 'object' ? told.value : undefined;
+    }
+    // The built-in classes and objects of a realm, through which a framework hands its results on.
+    function guardRealm(realm, prefix) {
+        for (const name of CLASSES) {
+            const kind = meaning(realm, name);
+            guard(kind, prefix + name);
+            guard(kind && kind.prototype, `${prefix}${name}.prototype`);
+        }
+        guardProperties(realm, CLASSES, `${prefix}globalThis`);
+    }
+    function guardProperties(object, names, name) {
+        const known = new Map();
+        for (let i = 0; i < names.length; i += 1) {
+            const own = meaning(object, names[i]);
+            if (own) { known.set(names[i], own); }
+        }
+        guarded.push({ object, name, known, numKeys: -1 });
     }
     const forEachKnown = Map.prototype.forEach;
+    const toText = String;
     function replaced() {
         let first = '';
         for (let i = 0; i < guarded.length; i += 1) {
-            const { object, name, known } = guarded[i];
+            const { object, name, known, numKeys } = guarded[i];
             apply(forEachKnown, known, [(value, key) => {
-                const told = getDescriptor(object, key);
-                if (!first && (!told || told.value !== value)) { first = `${name}.${String(key)}`; }
+                if (!first && meaning(object, key) !== value) { first = `${name}.${toText(key)}`; }
             }]);
+            if (!first && numKeys >= 0 && ownKeys(object).length !== numKeys) { first = `${name}: a property that joined`; }
         }
         return first;
     }
@@ -201,10 +248,14 @@ if (isMainThread) {
     const isToldLater = setup.framework === 'node_test';
     const reporter = {
         framework: setup.framework,
-        file: setup.file,
         modules: setup.modules,
+        scratch: setup.scratch,
+        testbed: setup.testbed,
         guard,
+        guardProperties,
+        guardRealm,
         now,
+        wall,
         started(titles) { send(`"started":${quote(titles)}`); },
         // `titles`: those of the test and of the suites around it, joined by U+0000.
         ended(titles, outcome, message, durationS) {
@@ -217,6 +268,7 @@ if (isMainThread) {
             const functions = isToldLater ? executed() : '';
             send(`"done":true${functions ? `,"functions":${quoteLong(functions)}` : ''}`);
         },
+        crashed(error) { send(`"crash":${quote(reporter.message(error))}`); },
         message(error) {
             if (!error) { return ''; }
             const text = error.message === undefined ? `${error}` : `${error.name || 'Error'}: ${error.message}`;
@@ -229,25 +281,27 @@ if (isMainThread) {
         return `"${parts.join('')}"`;
     }
 
-    process.on('uncaughtExceptionMonitor', (error) => {
-        send(`"crash":${quote(reporter.message(error))}`);
-    });
+    process.on('uncaughtExceptionMonitor', (error) => reporter.crashed(error));
     process.on('SIGUSR1', () => {}); // its default starts the inspector
-    // Built-in functions through which a framework hands its results on.
-    for (const kind of [Object, Array, String, Function, Map, Set, Promise, RegExp, Error]) {
-        guard(kind.prototype, `${kind.name}.prototype`);
-        guard(kind, kind.name);
-    }
-    for (const [name, object] of Object.entries({ Reflect, JSON, Math })) { guard(object, name); }
+    guardRealm(globalThis, '');
     guard(require('node:events').prototype, 'EventEmitter.prototype');
     const streams = require('node:stream');
     for (const name of ['Stream', 'Readable', 'Writable', 'Transform', 'Duplex']) {
         guard(streams[name].prototype, `stream.${name}.prototype`);
     }
-    guard(require('node:util'), 'util');
+    const util = require('node:util');
+    for (const key of ownKeys(util)) { void util[key]; } // some are loaded when first used
+    guard(util, 'util');
     guard(require('node:assert'), 'assert');
     guard(require('node:assert').strict, 'assert.strict');
     require(`./${setup.framework}.cjs`)(reporter);
+    if (setup.framework !== 'vitest' && setup.framework !== 'jest') {
+        try {
+            const chai = require(`${setup.modules}/chai`);
+            guard(chai.Assertion.prototype, 'chai.Assertion.prototype');
+            guard(chai.assert, 'chai.assert');
+        } catch { /* there is none, or it is a module that node loads by import only */ }
+    }
 
     for (const name of ['Session', 'open', 'url', 'waitForDebugger']) { wall(inspector, name, `inspector.${name}`); }
     const v8 = require('node:v8');
@@ -255,5 +309,34 @@ if (isMainThread) {
     for (const name of ['binding', '_linkedBinding', '_debugProcess']) { wall(process, name, `process.${name}`); }
     wall(require('node:worker_threads'), 'Worker', 'worker_threads.Worker');
     try { wall(require('node:inspector/promises'), 'Session', 'inspector.Session'); } catch { /* not before node 19 */ }
+    // The count of pages lies in a file of /proc that a fork may not read.
+    const { memoryUsage } = process;
+    process.memoryUsage = function usage() {
+        try {
+            return apply(memoryUsage, process, []);
+        } catch {
+            const heap = v8.getHeapStatistics();
+            return {
+                rss: heap.total_physical_size, heapTotal: heap.total_heap_size, heapUsed: heap.used_heap_size,
+                external: heap.external_memory, arrayBuffers: 0,
+            };
+        }
+    };
+    process.memoryUsage.rss = () => process.memoryUsage().rss;
+    // Programs in machine code could read the key; those of the packages may.
+    const { dlopen } = process;
+    const { realpathSync } = fs;
+    const packages = `${fs.existsSync(setup.modules) ? realpathSync(setup.modules) : setup.modules}/`;
+    process.dlopen = function load(module, file, ...flags) {
+        const real = realpathSync(file);
+        for (let i = 0; i < packages.length; i += 1) {
+            if (real[i] !== packages[i]) {
+                send(`"reached_for":"process.dlopen","path":${quote(caller())}`);
+                throw new Error('process.dlopen is not available in a test run');
+            }
+        }
+        return apply(dlopen, process, [module, real, ...flags]);
+    };
+    Object.defineProperty(process, 'dlopen', { writable: false, configurable: false });
     require('node:module').syncBuiltinESMExports();
 }

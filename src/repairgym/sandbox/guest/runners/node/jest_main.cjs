@@ -1,0 +1,18 @@
+'use strict';
+// The main script of a run with jest: its own program with the package's configuration, with the test file as argument.
+
+const path = require('node:path');
+
+const { modules, scratch, testbed } = globalThis[Symbol.for('repairgym.jest')];
+const { runCLI } = require(`${modules}/jest`);
+const argv = {
+    _: [], $0: 'jest', runTestsByPath: true, nonFlagArgs: [path.join(testbed, process.argv[2])], runInBand: true,
+    watchman: false, watch: false, ci: true, cache: false, cacheDirectory: path.join(scratch, 'jest'), coverage: false,
+    reporters: [path.join(__dirname, 'jest_silent.cjs')], testRunner: path.join(__dirname, 'jest_runner.cjs'),
+    testTimeout: 2 ** 31 - 1, forceExit: false, detectOpenHandles: false, updateSnapshot: false, haste: '{"enableSymlinks":false}',
+};
+argv._ = argv.nonFlagArgs;
+delete argv.nonFlagArgs;
+runCLI(argv, [testbed]).then(({ results }) => {
+    process.exitCode = results.success ? 0 : 1;
+}, (error) => { process.exitCode = 2; console.error(error); });
