@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Self
 
 from repairgym.errors import PackageNotFoundError, TaskError
-from repairgym.records import Task, TestRun
-from repairgym.tasks.build.assembly import sdist_provenance
+from repairgym.records import Environment, Task, TestRun
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.tasks.build.assembly import readable_text, sdist_provenance
 from repairgym.tasks.build.test_files import SuiteMap, file_of, function_id
+from repairgym.tasks.build.validation import run_fresh
 from repairgym.tasks.issues.describing import Report, describe
 from repairgym.tasks.layers.catalogue import Package, Removal
 from repairgym.tasks.layers.environments import build_environment, requirement_name, resolve_lock
@@ -23,15 +25,18 @@ from repairgym.tasks.layers.requirement_pins import pinned_versions, runtime_req
 from repairgym.tasks.layers.store import tree_digest
 from repairgym.tasks.sources.base import BuildContext, Drop
 from repairgym.tasks.sources.fixes import Fix, Hunk, Texts, aligned, find_hunks
-from repairgym.tasks.sources.pairs import Origin, Pair, texts_of_both
+from repairgym.tasks.sources.pairs import BROKEN, Origin, Pair, texts_of_both
 
 MAX_FAILING = 60
 """Failing test functions that a task has at most: a broken import fails all of them."""
+MAX_TRIED = 120
+"""Failing test functions that are tried: no task has more than a part of them."""
 MAX_PASSING = 40
 """Passing tests that are run for their stability."""
 MIN_SHARE_REPAIRED = 0.8
 """Share of the failing tests that the older dependency must repair; the others are no part of the task."""
 _WORD = re.compile(r"\w+")
+_TEST = re.compile(r"^\s*(?:async )?def test", re.MULTILINE)
 _PLACE = re.compile(r" \((unknown location|/[^)]*)\)")
 _ISSUE = "{package} does not work with {dependency} {version}, while it worked with {good}: {message}"
 
@@ -94,7 +99,11 @@ class Adaptation:
             lock, old_lock = self._lock(self.newest_requirements), self._old_lock()
         except PackageNotFoundError as error:
             return Drop("not_lockable", f"{self.versions}: {error}")
-        pair = await self._pair(lock, older, newer)
+        environment, spec = self.context.pinned_tree(lock, self._plain_tree())
+        files = await self._failing_files(spec, fix)
+        if not files:
+            return Drop("holds_with_newest", f"{self.versions}: {self.removals[0].names}")
+        pair = await self._pair(environment, spec, files, (older, newer))
         case = await self._case(pair, fix)
         if not case.failing:
             return Drop("holds_with_newest", f"{self.versions}: {self.removals[0].names}")
@@ -112,10 +121,24 @@ class Adaptation:
         older, newer = texts_of_both(self.package, *trees)
         return aligned(older, newer), newer
 
-    async def _pair(self, lock: str, older: Texts, newer: Texts) -> Pair:
-        """Return the pair of releases in the environment of ``lock``; TaskError if no test of the newer is usable."""
+    async def _failing_files(self, spec: SandboxSpec, fix: Fix) -> tuple[str, ...]:
+        """Return test files with failures without ``fix``: those with the fewest tests, up to `MAX_TRIED`."""
+        files = self.package.test_files(spec.tree)
+        request = self.context.request(self.package, files, self.context.config.suite_timeout_s)
+        run = await run_fresh(self.context.backend, spec.model_copy(update={"files": fix.broken_files}), request)
+        sound = {file_of(i) for i in run.results} - {file_of(i) for i in run.results if run.outcome(i) in BROKEN}
+        sizes = {path: len(_TEST.findall(readable_text(spec.tree / path) or "")) for path in files if path not in sound}
+        chosen: list[str] = []
+        for path in sorted(sizes, key=lambda path: sizes[path]):
+            if not chosen or sum(sizes[other] for other in (*chosen, path)) <= MAX_TRIED:
+                chosen.append(path)
+        return tuple(path for path in files if path in chosen)
+
+    async def _pair(
+        self, environment: Environment, spec: SandboxSpec, files: tuple[str, ...], texts: tuple[Texts, Texts]
+    ) -> Pair:
+        """Return the pair of releases with the tests of ``files``; TaskError if none of them is usable."""
         package, (base, version) = self.package, self.versions
-        environment, spec = self.context.pinned_tree(lock, self.context.store.tree(package.sdist(version)))
         origin = Origin(
             project=package,
             source="breakages",
@@ -125,7 +148,7 @@ class Adaptation:
             config=self.context.config.releases,
             labels=self._labels(),
         )
-        return await Pair.set_up(origin, self.context, spec, package.test_files(spec.tree), older, newer)
+        return await Pair.set_up(origin, self.context, spec, files, *texts, is_traced=False)
 
     def _labels(self) -> dict[str, str]:
         names = " ".join(sorted({name for removal in self.removals for name in removal.names}))
