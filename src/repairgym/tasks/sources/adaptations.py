@@ -100,7 +100,7 @@ class Adaptation:
         except PackageNotFoundError as error:
             return Drop("not_lockable", f"{self.versions}: {error}")
         environment, spec = self.context.pinned_tree(lock, self._plain_tree())
-        files = await self._failing_files(spec, fix)
+        files = await self._chosen_files(spec, fix)
         if not files:
             return Drop("holds_with_newest", f"{self.versions}: {self.removals[0].names}")
         pair = await self._pair(environment, spec, files, (older, newer))
@@ -121,17 +121,20 @@ class Adaptation:
         older, newer = texts_of_both(self.package, *trees)
         return aligned(older, newer), newer
 
-    async def _failing_files(self, spec: SandboxSpec, fix: Fix) -> tuple[str, ...]:
-        """Return test files with failures without ``fix``: those with the fewest tests, up to `MAX_TRIED`."""
+    async def _chosen_files(self, spec: SandboxSpec, fix: Fix) -> tuple[str, ...]:
+        """Return the test files; where tests are many, the smallest files with failures without ``fix``."""
         files = self.package.test_files(spec.tree)
+        sizes = {path: len(_TEST.findall(readable_text(spec.tree / path) or "")) for path in files}
+        if sum(sizes.values()) <= MAX_TRIED:
+            return files
         request = self.context.request(self.package, files, self.context.config.suite_timeout_s)
         run = await run_fresh(self.context.backend, spec.model_copy(update={"files": fix.broken_files}), request)
         sound = {file_of(i) for i in run.results} - {file_of(i) for i in run.results if run.outcome(i) in BROKEN}
-        sizes = {path: len(_TEST.findall(readable_text(spec.tree / path) or "")) for path in files if path not in sound}
-        chosen: list[str] = []
-        for path in sorted(sizes, key=lambda path: sizes[path]):
-            if not chosen or sum(sizes[other] for other in (*chosen, path)) <= MAX_TRIED:
-                chosen.append(path)
+        failing = sorted((path for path in files if path not in sound), key=lambda path: sizes[path])
+        chosen = set(failing[:1])
+        for path in failing:
+            if sum(sizes[other] for other in {*chosen, path}) <= MAX_TRIED:
+                chosen.add(path)
         return tuple(path for path in files if path in chosen)
 
     async def _pair(
