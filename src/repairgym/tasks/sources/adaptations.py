@@ -56,9 +56,10 @@ class _Case:
         broken = set(Pair.broken_of(run, self.failing))
         return replace(self, repaired=tuple(test_id for test_id in self.failing if test_id not in broken))
 
-    def is_repaired_in(self, run: TestRun) -> bool:
-        """Return True if most of the failing tests pass in ``run``."""
-        return len(self.repaired_in(run).repaired) >= MIN_SHARE_REPAIRED * len(self.failing)
+    @property
+    def share(self) -> float:
+        """Share of the failing tests that older dependencies repair; 0 without failing tests."""
+        return len(self.repaired) / len(self.failing) if self.failing else 0.0
 
     def told(self, run: TestRun) -> str:
         """Say which failing tests fail in ``run``, too."""
@@ -171,7 +172,7 @@ class Adaptation:
         return Fix(tuple(hunks), older, newer)
 
     async def _proven(self, pair: Pair, case: _Case, lock: str) -> _Case | Drop:
-        """Return ``case`` or a wider one, most of whose failing tests the older dependencies of ``lock`` repair.
+        """Return ``case`` or a wider one, all or most of whose failing tests the older dependencies of ``lock`` repair.
 
         Places with the names may need others of the older release. These are reverted, too, where the tests pass on the
         newer release with the older dependencies: else the environment fails, and not the code.
@@ -180,15 +181,15 @@ class Adaptation:
         old = replace(pair, spec=pair.spec.model_copy(update={"environment": folder, "tree": self._plain_tree()}))
         run = await old.run(case.fix.broken_files, old.bounded_request(case.failing))
         told = f"{case.told(run)}\n{case.first.output_tail}\nwith the older dependencies:\n{run.output_tail}"
-        if case.is_repaired_in(run):
-            return case.repaired_in(run)
-        if case.is_repaired_in(await old.run({}, old.bounded_request(case.failing))):
+        best = case.repaired_in(run)
+        if best.share < 1 and case.repaired_in(await old.run({}, old.bounded_request(case.failing))).share > best.share:
             for fix in _wider(case.fix):
                 wider = await self._case(pair, fix)
                 run = await old.run(fix.broken_files, old.bounded_request(wider.failing))
-                if wider.failing and wider.is_repaired_in(run):
-                    return wider.repaired_in(run)
-        return Drop("not_by_the_dependency", f"{self.versions}: {told}")
+                best = max(best, wider.repaired_in(run), key=lambda tried: tried.share)
+                if best.share == 1:
+                    break
+        return best if best.share >= MIN_SHARE_REPAIRED else Drop("not_by_the_dependency", f"{self.versions}: {told}")
 
     def _old_lock(self) -> str:
         """Return a lock with the newest dependencies that have the names; PackageNotFoundError if none fit together."""
