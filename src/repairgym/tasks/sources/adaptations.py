@@ -8,9 +8,9 @@ broken code, so that the dependency broke them and nothing else did.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from repairgym.errors import PackageNotFoundError, TaskError
 from repairgym.records import Environment, Task, TestRun
@@ -21,6 +21,7 @@ from repairgym.tasks.build.validation import run_fresh
 from repairgym.tasks.issues.describing import Report, describe
 from repairgym.tasks.layers.catalogue import Package, Removal
 from repairgym.tasks.layers.environments import build_environment, requirement_name, resolve_lock
+from repairgym.tasks.layers.package_index import PackageIndex
 from repairgym.tasks.layers.requirement_pins import pinned_versions, runtime_requirements
 from repairgym.tasks.layers.store import tree_digest
 from repairgym.tasks.sources.base import BuildContext, Drop
@@ -67,6 +68,15 @@ class _Case:
         return f"{len(self.failing) - len(rest)} of {len(self.failing)}, not {rest[:3]}"
 
 
+class _Tried(NamedTuple):
+    """Runs with older dependencies."""
+
+    best: _Case
+    is_sound: bool
+    """The failing tests pass on the newer release."""
+    told: str
+
+
 @dataclass(frozen=True)
 class Adaptation:
     """A release, the next one, and the names that it gave up."""
@@ -74,6 +84,7 @@ class Adaptation:
     package: Package
     removals: Sequence[Removal]
     context: BuildContext
+    index: PackageIndex = field(default_factory=PackageIndex)
 
     @property
     def versions(self) -> tuple[str, str]:
@@ -174,24 +185,39 @@ class Adaptation:
     async def _proven(self, pair: Pair, case: _Case, lock: str) -> _Case | Drop:
         """Return ``case`` or a wider one, all or most of whose failing tests the older dependencies of ``lock`` repair.
 
+        Where the newer release fails with them, too, the environment does, and not the code: then the versions of the
+        time before the removal are tried.
+        """
+        tried = await self._try_old(pair, case, lock)
+        if not tried.is_sound and tried.best.share < MIN_SHARE_REPAIRED and (dated := self._dated_old_lock()):
+            tried = await self._try_old(pair, case, dated)
+        if tried.best.share >= MIN_SHARE_REPAIRED:
+            return tried.best
+        return Drop("not_by_the_dependency", f"{self.versions}: {tried.told}")
+
+    async def _try_old(self, pair: Pair, case: _Case, lock: str) -> _Tried:
+        """Run the failing tests of ``case`` in the environment of ``lock``, and those of wider cases if some fail there.
+
         Places with the names may need others of the older release. These are reverted, too, where the tests pass on the
-        newer release with the older dependencies: else the environment fails, and not the code.
+        newer release.
         """
         _, folder = build_environment(self.context.store, lock)
         old = replace(pair, spec=pair.spec.model_copy(update={"environment": folder, "tree": self._plain_tree()}))
         run = await old.run(case.fix.broken_files, old.bounded_request(case.failing))
         told = f"{case.told(run)}\n{case.first.output_tail}\nwith the older dependencies:\n{run.output_tail}"
         best = case.repaired_in(run)
-        if best.share < 1 and case.repaired_in(await old.run({}, old.bounded_request(case.failing))).share > best.share:
-            for fix in _wider(case.fix):
-                wider = await self._case(pair, fix)
-                run = await old.run(fix.broken_files, old.bounded_request(wider.failing))
-                best = max(best, wider.repaired_in(run), key=lambda tried: tried.share)
-                if best.share == 1:
-                    break
-        return best if best.share >= MIN_SHARE_REPAIRED else Drop("not_by_the_dependency", f"{self.versions}: {told}")
+        if best.share == 1:
+            return _Tried(best, True, told)
+        whole = case.repaired_in(await old.run({}, old.bounded_request(case.failing)))
+        for fix in _wider(case.fix) if whole.share > best.share else ():
+            wider = await self._case(pair, fix)
+            run = await old.run(fix.broken_files, old.bounded_request(wider.failing))
+            best = max(best, wider.repaired_in(run), key=lambda tried: tried.share)
+            if best.share == 1:
+                break
+        return _Tried(best, whole.share >= MIN_SHARE_REPAIRED, told)
 
-    def _old_lock(self) -> str:
+    def _old_lock(self, exclude_newer: str = "") -> str:
         """Return a lock with the newest dependencies that have the names; PackageNotFoundError if none fit together."""
         older, newer = (
             runtime_requirements(self.context.store.tree(self.package.sdist(version))) for version in self.versions
@@ -199,9 +225,20 @@ class Adaptation:
         pins = (f"{removal.dependency}<{removal.bad}" for removal in self.removals)
         declared = {*older, *self.removals[0].also_needed, *pins}
         names = {requirement_name(text) for text in declared}
-        return self._lock(declared, (text for text in newer if requirement_name(text) not in names))
+        others = (text for text in newer if requirement_name(text) not in names)
+        return self._lock(declared, others, exclude_newer)
 
-    def _lock(self, declared: Iterable[str], others: Iterable[str] = ()) -> str:
+    def _dated_old_lock(self) -> str:
+        """Return `_old_lock` with all versions from before the removal; empty where dates or versions are missing."""
+        times = (self.index.upload_times(removal.dependency).get(removal.bad) for removal in self.removals)
+        if not (known := [time for time in times if time]):
+            return ""
+        try:
+            return self._old_lock(min(known).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        except PackageNotFoundError:
+            return ""
+
+    def _lock(self, declared: Iterable[str], others: Iterable[str] = (), exclude_newer: str = "") -> str:
         """Return a lock of ``declared``, of ``others`` and of the tests' requirements.
 
         Those beyond ``declared`` for which no versions fit are left out: tests that need them are not usable.
@@ -211,12 +248,12 @@ class Adaptation:
         """
         needed, rest = set(declared), (*others, *self.package.requirements)
         try:
-            return resolve_lock(tuple(sorted({*needed, *rest})))
+            return resolve_lock(tuple(sorted({*needed, *rest})), exclude_newer)
         except PackageNotFoundError:
-            lock = resolve_lock(tuple(sorted(needed)))
+            lock = resolve_lock(tuple(sorted(needed)), exclude_newer)
         for required in rest:
             try:
-                lock = resolve_lock(tuple(sorted({*needed, required})))
+                lock = resolve_lock(tuple(sorted({*needed, required})), exclude_newer)
             except PackageNotFoundError:
                 continue
             needed.add(required)
