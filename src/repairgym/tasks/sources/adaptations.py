@@ -196,7 +196,7 @@ class Adaptation:
         return Drop("not_by_the_dependency", f"{self.versions}: {tried.told}")
 
     async def _try_old(self, pair: Pair, case: _Case, lock: str) -> _Tried:
-        """Run the failing tests of ``case`` in the environment of ``lock``, and those of wider cases if some fail there.
+        """Run the failing tests of ``case`` in the environment of ``lock``, and of wider cases if some fail there.
 
         Places with the names may need others of the older release. These are reverted, too, where the tests pass on the
         newer release.
