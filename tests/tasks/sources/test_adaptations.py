@@ -55,6 +55,17 @@ IN_A_GONE_FILE = {
     "2.0": WITH_A_MODULE["2.0"],
 }
 
+# Flask before 2.3 admits today's Werkzeug and does not work with it.
+WITH_FLASK = {
+    version: {
+        "setup.py": SETUP.replace("cachetools>=4", "flask"),
+        "tiny.py": f"from {module} import JSONEncoder\n\nENCODER = JSONEncoder()\n",
+        "tests/test_tiny.py": "from flask import Flask\n\nimport tiny\n\n\ndef test_app():\n"
+        "    assert Flask('tiny').test_client().get('/').status_code == 404\n    assert tiny.ENCODER\n",
+    }
+    for version, module in {"1.0": "flask.json", "2.0": "json"}.items()
+}
+
 
 class Releases:
     """An index of two sdists."""
@@ -163,3 +174,24 @@ def test_other_places_that_the_repaired_ones_need_belong_to_the_task(
     gone = next(path for path in files_of["1.0"] if path != "tiny.py")
     assert (f"--- a/{gone}" in task.gold_patch, "+from cachetools import TTLCache" in task.gold_patch) == (True, True)
     assert {*task.fail_to_pass} == {f"tests/test_tiny.py::test_{name}" for name in ("kept", "twice")}
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_versions_of_before_the_removal_prove_the_cause_where_newer_ones_do_not_fit(tmp_path: Path) -> None:
+    releases = Releases(tmp_path, WITH_FLASK)
+    store, config = LayerStore(tmp_path / "layers", releases), TasksConfig()
+    flask = {"dependency": "flask", "names": ("flask.json.JSONEncoder",), "good": "2.2.5", "bad": "2.3.0"}
+    package = releases.package("JSONEncoder", root="")
+    removals = [removal.model_copy(update=flask) for removal in package.removals]
+
+    async def make() -> Task | Drop:
+        backend = create_backend(config.sandbox)
+        try:
+            return await Adaptation(package, removals, BuildContext(store, backend, config, quota=1)).task()
+        finally:
+            await backend.close()
+
+    task = asyncio.run(make())
+    assert isinstance(task, Task), task
+    assert (task.labels["dependency"], task.fail_to_pass) == ("flask", ("tests/test_tiny.py::test_app",))
