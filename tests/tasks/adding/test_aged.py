@@ -117,6 +117,27 @@ def test_between_releases_that_lack_the_same_names_nothing_is_read(tmp_path: Pat
     assert sum("fetches" in told for told in said) <= 11
 
 
+def test_a_release_that_needs_the_older_dependency_anyway_is_not_adapted(tmp_path: Path) -> None:
+    # Release 2 gave up one of two names that the dependency lost in the same version.
+    sdists = write_releases(tmp_path, v2="from lib import until_2", v1="from lib import until_2\nimport lib.until_x")
+    (entry,), _ = finder_of(tmp_path, sdists, []).find_all(AgedConfig(packages=("pkg",)))
+    assert [removal.adapted for removal in entry.package.removals] == [""]
+
+
+def test_adapted_releases_of_an_entry_have_one_root(tmp_path: Path) -> None:
+    used = {"5.0": "until_3", "4.0": "until_2", "3.0": "until_3", "2.0": "until_1", "1.0": "until_1, until_2"}
+    sdists = []
+    for version, names in used.items():
+        place = "src/pkg/__init__.py" if version == "5.0" else "pkg/__init__.py"
+        sdists.append(write_sdist(tmp_path, version, **{place: f"from lib import {names}", "tests/test_it.py": TEST}))
+    (entry,), _ = finder_of(tmp_path, sdists, []).find_all(AgedConfig(packages=("pkg",)))
+    # Release 3.0 is adapted, too, and lies elsewhere.
+    assert entry.package.root == "src"
+    assert [(removal.release, removal.adapted) for removal in entry.package.removals if removal.adapted] == [
+        ("4.0", "5.0")
+    ]
+
+
 def test_a_newest_release_that_never_adapted_is_aged(tmp_path: Path) -> None:
     sdists = write_releases(tmp_path, v2="from lib import until_1", v1="from lib import until_1")
     (entry,), _ = finder_of(tmp_path, sdists, []).find_all(AgedConfig(packages=("pkg",)))

@@ -37,12 +37,42 @@ RELEASES = {
 }
 
 
+# The places with the name need a module that 2.0 does not have.
+WITH_A_MODULE = {
+    "1.0": {
+        "tiny.py": f"from cachetools.ttl import TTLCache\nfrom double import double\n{REST}"
+        "def twice(it):\n    return double(it)\n",
+        "double.py": "def double(it):\n    return it + it\n",
+    },
+    "2.0": {"tiny.py": f"from cachetools import TTLCache\n{REST}def twice(it):\n    return 2 * it\n"},
+}
+# Only a file that is gone has the name.
+IN_A_GONE_FILE = {
+    "1.0": {
+        "tiny.py": f"from caches import TTLCache\n{REST}def twice(it):\n    return 2 * it\n",
+        "caches.py": "from cachetools.ttl import TTLCache\n",
+    },
+    "2.0": WITH_A_MODULE["2.0"],
+}
+
+# Flask before 2.3 admits today's Werkzeug and does not work with it.
+WITH_FLASK = {
+    version: {
+        "setup.py": SETUP.replace("cachetools>=4", "flask"),
+        "tiny.py": f"from {module} import JSONEncoder\n\nENCODER = JSONEncoder()\n",
+        "tests/test_tiny.py": "from flask import Flask\n\nimport tiny\n\n\ndef test_app():\n"
+        "    assert Flask('tiny').test_client().get('/').status_code == 404\n    assert tiny.ENCODER\n",
+    }
+    for version, module in {"1.0": "flask.json", "2.0": "json"}.items()
+}
+
+
 class Releases:
     """An index of two sdists."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, files_of: dict[str, dict[str, str]] = RELEASES) -> None:
         self.folder = folder
-        for version, files in RELEASES.items():
+        for version, files in files_of.items():
             for name, text in {"setup.py": SETUP, "tests/test_tiny.py": TEST, **files}.items():
                 path = folder / f"tiny-{version}" / name
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +86,7 @@ class Releases:
     def fetch(self, sdist: Sdist, folder: Path) -> Path:
         return self.path(sdist.version)
 
-    def package(self, *words: str) -> Package:
+    def package(self, *words: str, root: str = "src", requirements: tuple[str, ...] = ()) -> Package:
         removal = Removal(
             release="1.0",
             adapted="2.0",
@@ -70,9 +100,10 @@ class Releases:
             name="tiny",
             split="train",
             version="2.0",
-            root="src",
+            root=root,
             sdists={version: sha256_of(self.path(version)) for version in RELEASES},
-            sources=("tiny.py", "src/tiny.py"),
+            requirements=requirements,
+            sources=("*.py", "src/tiny.py"),
             tests=("tests/test_*.py",),
             removals=(removal,),
         )
@@ -118,3 +149,49 @@ def test_the_repair_of_the_next_release_becomes_a_task(tmp_path: Path) -> None:
     drop, _ = asyncio.run(make("it"))
     assert isinstance(drop, Drop)
     assert drop.reason == "holds_with_newest"
+
+
+@pytest.mark.network
+@pytest.mark.slow
+@pytest.mark.parametrize("files_of", [WITH_A_MODULE, IN_A_GONE_FILE], ids=["with_a_module", "in_a_gone_file"])
+def test_other_places_that_the_repaired_ones_need_belong_to_the_task(
+    tmp_path: Path, files_of: dict[str, dict[str, str]]
+) -> None:
+    releases = Releases(tmp_path, files_of)
+    store, config = LayerStore(tmp_path / "layers", releases), TasksConfig()
+    # No version of the tests' requirement fits: it is left out.
+    package = releases.package("TTLCache", root="", requirements=("cachetools>=99",))
+
+    async def make() -> Task | Drop:
+        backend = create_backend(config.sandbox)
+        try:
+            return await Adaptation(package, package.removals, BuildContext(store, backend, config, quota=1)).task()
+        finally:
+            await backend.close()
+
+    task = asyncio.run(make())
+    assert isinstance(task, Task), task
+    gone = next(path for path in files_of["1.0"] if path != "tiny.py")
+    assert (f"--- a/{gone}" in task.gold_patch, "+from cachetools import TTLCache" in task.gold_patch) == (True, True)
+    assert {*task.fail_to_pass} == {f"tests/test_tiny.py::test_{name}" for name in ("kept", "twice")}
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_versions_of_before_the_removal_prove_the_cause_where_newer_ones_do_not_fit(tmp_path: Path) -> None:
+    releases = Releases(tmp_path, WITH_FLASK)
+    store, config = LayerStore(tmp_path / "layers", releases), TasksConfig()
+    flask = {"dependency": "flask", "names": ("flask.json.JSONEncoder",), "good": "2.2.5", "bad": "2.3.0"}
+    package = releases.package("JSONEncoder", root="")
+    removals = [removal.model_copy(update=flask) for removal in package.removals]
+
+    async def make() -> Task | Drop:
+        backend = create_backend(config.sandbox)
+        try:
+            return await Adaptation(package, removals, BuildContext(store, backend, config, quota=1)).task()
+        finally:
+            await backend.close()
+
+    task = asyncio.run(make())
+    assert isinstance(task, Task), task
+    assert (task.labels["dependency"], task.fail_to_pass) == ("flask", ("tests/test_tiny.py::test_app",))

@@ -5,6 +5,7 @@ Reads a package index, sdists and wheels as text. Makes an `AgedEntry`, a catalo
 lack, or is the first one that does not use it any more; each release or requirement that is left out has a reason.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +91,9 @@ class AgedFinder:
         problems: list[str] = []
         finder = RemovalFinder(self.store, wheels, self.say, sdists, problems)
         removals = finder.find()
-        adapted = _first_of((r for r in removals if r.adapted), config.num_releases)
+        root = _most_common_root(finder, removals)
+        in_root = (r for r in removals if r.adapted and _root_of(finder, r.adapted) == root)
+        adapted = _first_of(in_root, config.num_releases)
         aged = _first_of((r for r in removals if not r.adapted), config.num_releases)
         removals = [r for r in removals if (r.release, r.adapted) in {**adapted, **aged}]
         if not removals:
@@ -103,8 +106,8 @@ class AgedFinder:
             name=name,
             split=split,
             version=versions[-1],
-            # The check puts the wheel's files there, wherever a release has its own.
-            root=chosen[-1].layout.root,
+            # Of aged releases the check puts the wheel's files there, wherever a release has its own.
+            root=chosen[-1].layout.root if root is None else root,
             sources=_patterns(release.layout.sources for release in chosen),
             tests=_patterns(release.layout.tests for release in chosen),
             requirements=tuple(requirements),
@@ -141,6 +144,17 @@ class AgedFinder:
         for name in [name for name in needed if not self.index.wheel_versions(name)]:
             problems.append(f"{name} ({needed.pop(name)}) is left out: the index has no wheel of it")
         return dict(sorted(needed.items()))
+
+
+def _root_of(finder: RemovalFinder, version: str) -> str:
+    release = finder.read[version]
+    return release.layout.root if release else ""
+
+
+def _most_common_root(finder: RemovalFinder, removals: Iterable[Removal]) -> str | None:
+    """Return the root of most adapted releases, of the newest ones in a tie: an entry has one; None without any."""
+    versions = dict.fromkeys(removal.adapted for removal in removals if removal.adapted)
+    return next((root for root, _ in Counter(_root_of(finder, version) for version in versions).most_common(1)), None)
 
 
 def _first_of(removals: Iterable[Removal], number: int) -> dict[tuple[str, str], None]:

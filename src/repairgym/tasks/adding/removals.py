@@ -163,14 +163,19 @@ class RemovalFinder:
         return self._removals(release, release.lacking) or []
 
     def _adapted(self, newer: ReadRelease, older: ReadRelease) -> list[Removal]:
-        """Return what ``older`` uses and ``newer`` does not, if the latter can be tested."""
+        """Return what ``older`` uses and ``newer`` does not, if the latter can be tested without it."""
         left = self._removals(newer, newer.lacking)
         if left is None or not newer.layout.tests:
             return []
         also_needed = tuple(f"{removal.dependency}<{removal.bad}" for removal in left)
         own = {"adapted": newer.sdist.version, "also_needed": also_needed}
         gone = frozenset(item for item in older.lacking if (item.distribution, item.use.dotted) not in newer.names)
-        return [removal.model_copy(update=own) for removal in self._removals(older, gone) or ()]
+        bounds = {removal.dependency: Version(removal.bad) for removal in left}
+        return [
+            removal.model_copy(update=own)
+            for removal in self._removals(older, gone) or ()
+            if removal.dependency not in bounds or Version(removal.bad) < bounds[removal.dependency]
+        ]
 
     def _has_tests(self, sdist: Sdist) -> bool:
         release = self.release(sdist)
