@@ -11,6 +11,7 @@ how many of its tests pass, and the jars that they need. Guarantees:
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import filecmp
 import json
@@ -163,10 +164,8 @@ def end_others(known: set[int]) -> None:
             return
         for kind in (signal.SIGSTOP, signal.SIGKILL):
             for pid in alive:
-                try:
+                with contextlib.suppress(OSError):
                     os.kill(pid, kind)
-                except OSError:
-                    pass
         time.sleep(0.02)
     raise AssertionError("the build left processes behind that do not end")
 

@@ -1,4 +1,4 @@
-"""The files that a task adds to the tree of a Java library: its settings for Maven or Gradle, and the check of its build.
+"""The files that a task adds to the tree of a Java library: settings for its build tool, and the check of its build.
 
 Reads a `JavaPackage`. Makes texts. Guarantees: what a build needs is in the toolchain of the lock (`layers/debian`), so
 that it works without a network; the settings are written from the entry alone.

@@ -22,8 +22,7 @@ _NAMES = {
 
 
 def move_gradle(place: Path) -> None:
-    """Let Gradle below ``place`` look for itself in the toolchain of a sandbox; no network stands behind its central
-    repository."""
+    """Let Gradle below ``place`` look in the toolchain of a sandbox for itself and for its central repository."""
     changed: set[str] = set()
     for jar in sorted((place / _SHARE / "java").glob("gradle-*.jar")):
         if not jar.is_symlink():

@@ -18,7 +18,14 @@ from repairgym.sandbox.base import SandboxSpec
 from repairgym.tasks.build.assembly import Bug, Visibility, assemble, first_line, read_text, sdist_provenance
 from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
 from repairgym.tasks.java.breaks import find_java_breaks
-from repairgym.tasks.java.project import JAVA_EXPECTED, JAVA_TEST, expected_text, project_files, settings_files, with_java_check
+from repairgym.tasks.java.project import (
+    JAVA_EXPECTED,
+    JAVA_TEST,
+    expected_text,
+    project_files,
+    settings_files,
+    with_java_check,
+)
 from repairgym.tasks.layers.catalogue import JavaPackage
 from repairgym.tasks.layers.store import tree_with_files
 from repairgym.tasks.mutation.mutants import shuffled_turns
@@ -58,7 +65,7 @@ class JavaRun:
 
     @classmethod
     async def set_up(cls, package: JavaPackage, context: BuildContext) -> Self | Drop:
-        """Build the library, record the names of its classes and how many tests pass; return the reason of a drop if that fails."""
+        """Build the library, record names of classes and number of passed tests; return a drop if that fails."""
         sdist = package.sdist()
         files = project_files(package, context.store.tree(sdist))
         environment, spec = context.pinned(package)
