@@ -84,7 +84,7 @@ def test_settings_of_gradle_are_broken_in_dependencies_plugins_repositories_and_
     edits = find_java_breaks(tmp_path, "build.gradle")
     changed = {edit.operator: edit.text for edit in reversed(edits)}
     assert "'junit:junit:4.13.2'" not in changed["wrong_group"]
-    assert "'org.apache.commons:commons-lang3:3.12.7'" in changed["wrong_version"]
+    assert "'org.apache.commons:commons-lang3:3.12.07'" in changed["wrong_version"]
     assert "'org.apache.commons:commons-lang3'" in changed["missing_version"]
     assert "commons-lang3" not in changed["missing_dependency"]
     assert "runtimeOnly 'org.apache" in "".join(e.text for e in edits if e.operator == "wrong_configuration")
