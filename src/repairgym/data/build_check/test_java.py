@@ -6,7 +6,7 @@ how many of its tests pass, and the jars that they need. Guarantees:
 - The suite is compiled here from test sources that were read before the build, whose settings may leave it out and
   whose scripts may write to it. What a build leaves running is ended before anything else starts.
 - The suite runs on what the build made, and on what the compiler alone makes of the same sources where that differs.
-- Tested code has few permissions: it cannot end the JVM, reach into other classes, start programs or write files.
+- Tested code has few permissions: it cannot reach into other classes, start programs or write files.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import ctypes
 import filecmp
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -138,9 +139,16 @@ def first_error(log: str) -> str:
     places = [line.replace(f"{TREE}/", "") for line in lines if ".java:[" in line]
     told = [line for line in lines if line and not line.startswith(("COMPILATION ERROR", "---"))]
     places += [line.replace(f"{TREE}/", "") for line in log.splitlines() if ".java:" in line and ": error: " in line]
-    causes = log.partition("* What went wrong:\n")[2].partition("\n\n")[0].splitlines()
-    told += [line.strip(" >").replace(f"{TREE}/", "") for line in reversed(causes) if line.strip()]
+    told += gradle_errors(log)
     return (places or told or log.strip().splitlines()[-1:] or ["the build printed nothing"])[0]
+
+
+def gradle_errors(log: str) -> list[str]:
+    """What Gradle says went wrong: places in a script, then the deepest cause."""
+    block = log.partition("* What went wrong:\n")[2].partition("\n* ")[0].replace(f"{TREE}/", "").splitlines()
+    scripts = [line.strip() for line in block if re.match(r" *\w+ file '[^']+': \d+: ", line)]
+    causes = [line.strip(" >") for line in reversed(block) if line.lstrip().startswith("> ")]
+    return [*scripts, *causes, *(line for line in block if line)]
 
 
 def read_sources() -> dict[str, bytes]:

@@ -127,6 +127,11 @@ def _elements(indent: int, **values: str) -> list[str]:
     return [f"{' ' * indent}<{name}>{escape(value)}</{name}>" for name, value in values.items()]
 
 
+def build_command(package: JavaPackage) -> str:
+    """Return the command that builds ``package`` and its tests."""
+    return " ".join(_STEPS[package.tool].command)
+
+
 def with_java_check(task: Task, max_build_s: float) -> Task:
     """Give ``task`` the deadline and the step of a build; grading restores the check, and no settings."""
     paths = tuple(sorted({*task.test_paths, JAVA_TEST, JAVA_EXPECTED}))

@@ -21,6 +21,7 @@ from repairgym.tasks.java.breaks import find_java_breaks
 from repairgym.tasks.java.project import (
     JAVA_EXPECTED,
     JAVA_TEST,
+    build_command,
     expected_text,
     project_files,
     settings_files,
@@ -161,5 +162,6 @@ class JavaRun:
             pinned_files=self.pinned_files,
         )
         message = first_line(evidence.empty[0].results[reported].message.removeprefix("AssertionError: "))
-        task = assemble(bug, f"mvn test-compile in {package.artifact}: {message}", self.context.config, len(passing))
+        issue = f"{build_command(package)} in {package.artifact}: {message}"
+        task = assemble(bug, issue, self.context.config, len(passing))
         return with_java_check(task, self.context.config.breakages.max_build_s)
