@@ -221,7 +221,8 @@ def run(program: str, *arguments: str, cwd: Path, stdin: str = "") -> subprocess
 
 
 def compile_sources(made: Made, target: Path, path: list[str], *arguments: str) -> None:
-    """Compile into a new folder; no class stands for a source of the suite."""
+    """Compile into an empty folder; no class stands for a source of the suite."""
+    shutil.rmtree(target, ignore_errors=True)  # a canary runs a copy of a test after it
     target.mkdir()
     options = ("-encoding", EXPECTED["encoding"], "-nowarn", "-proc:none", "-Xprefer:source", "-cp", ":".join(path))
     done = run("javac", *options, "-d", str(target), *arguments, cwd=made.place)

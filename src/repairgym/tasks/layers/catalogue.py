@@ -183,7 +183,7 @@ class JavaPackage(Package):
 
     @property
     def toolchain(self) -> tuple[str, ...]:
-        """What stands for its toolchain in place of requirements."""
+        """The name of its toolchain, in place of requirements."""
         return GRADLE_REQUIREMENTS if self.tool == "gradle" else JAVA_REQUIREMENTS
 
     @model_validator(mode="after")

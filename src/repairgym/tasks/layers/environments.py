@@ -120,9 +120,9 @@ def resolve_lock(requirements: tuple[str, ...], exclude_newer: str = "") -> str:
     Uploads after ``exclude_newer`` (RFC 3339) are ignored, except for `RUNNER_PACKAGES`; an index without upload times
     then has no versions.
     """
-    tools = {JAVA_REQUIREMENTS: JAVA_TOOLS, GRADLE_REQUIREMENTS: GRADLE_TOOLS}.get(requirements)
-    if tools:
-        return resolve_lock((), exclude_newer) + resolve_debs(tools)
+    for toolchain, tools in ((JAVA_REQUIREMENTS, JAVA_TOOLS), (GRADLE_REQUIREMENTS, GRADLE_TOOLS)):
+        if requirements == toolchain:
+            return resolve_lock((), exclude_newer) + resolve_debs(tools)
     argv = ["pip", "compile", "-", "--universal", "--python-version", OLDEST_PYTHON, "--generate-hashes"]
     argv += ["--no-header", "--no-annotate", "--quiet", "--only-binary", ":all:", *index_arguments()]
     if exclude_newer:
