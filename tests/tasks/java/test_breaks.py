@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from repairgym.tasks.java.breaks import find_java_breaks
-from repairgym.tasks.java.project import pom
+from repairgym.tasks.java.project import pom, settings_files
 from repairgym.tasks.layers.catalogue import JavaPackage
 
 PACKAGE = JavaPackage(
@@ -76,3 +76,32 @@ def test_recipes_name_one_edit_each(tree: Path) -> None:
         edits = find_java_breaks(tree, path)
         assert len({edit.recipe for edit in edits}) == len({edit.text for edit in edits}) == len(edits) > 3
         assert find_java_breaks(tree, path) == edits
+
+
+def test_settings_of_gradle_are_broken_in_dependencies_plugins_repositories_and_syntax(tmp_path: Path) -> None:
+    for path, text in settings_files(PACKAGE.model_copy(update={"tool": "gradle"})).items():
+        (tmp_path / path).write_text(text)
+    edits = find_java_breaks(tmp_path, "build.gradle")
+    changed = {edit.operator: edit.text for edit in reversed(edits)}
+    assert "'junit:junit:4.13.2'" not in changed["wrong_group"]
+    assert "'org.apache.commons:commons-lang3:3.12.07'" in changed["wrong_version"]
+    assert "'org.apache.commons:commons-lang3'" in changed["missing_version"]
+    assert "commons-lang3" not in changed["missing_dependency"]
+    assert "runtimeOnly 'org.apache" in "".join(e.text for e in edits if e.operator == "wrong_configuration")
+    assert "id 'java'" not in changed["missing_plugin"]
+    assert "mavenCentral()" not in changed["missing_repository"]
+    assert "project(':core')" in changed["unknown_project"]
+    # The version of the project itself is no fault.
+    assert all("version = '1.0'" in edit.text for edit in edits if edit.operator != "unclosed_text")
+    assert len({edit.recipe for edit in edits}) == len({edit.text for edit in edits}) == len(edits)
+    assert {edit.operator for edit in find_java_breaks(tmp_path, "settings.gradle")} == {
+        "misspelled_name",
+        "unclosed_text",
+    }
+
+
+def test_settings_of_a_build_tool_are_those_of_the_entry() -> None:
+    assert list(settings_files(PACKAGE)) == ["pom.xml"]
+    script = settings_files(PACKAGE.model_copy(update={"tool": "gradle", "level": 11}))["build.gradle"]
+    assert "implementation 'org.apache.commons:commons-lang3:3.12.0'" in script
+    assert "sourceCompatibility = '11'" in script

@@ -1,4 +1,4 @@
-"""Edits that break the build of a Java library: in its ``pom.xml``, and in its sources as half-done changes leave them.
+"""Edits that break the build of a Java library: in its settings, and in its sources as half-done changes leave them.
 
 Reads a file of a tree. Makes `SettingsEdit` objects with the whole new text. Guarantees: the same tree gives the same
 edits in the same order, each recipe once. The build decides whether an edit breaks anything.
@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from repairgym.records import ErrorClass
-from repairgym.tasks.java.project import POM
+from repairgym.tasks.java.gradle_breaks import GRADLE_BREAKS
+from repairgym.tasks.java.project import GRADLE, GRADLE_ROOT, POM
 from repairgym.tasks.mutation.settings_operators import SettingsEdit
 
 _BLOCK = re.compile(r" *<(dependency|plugin)>\n(?:.*\n)*? *</\1>\n")
@@ -52,7 +53,8 @@ def find_java_breaks(tree: Path, path: str) -> list[SettingsEdit]:
     except UnicodeDecodeError:
         return []
     edits: dict[str, SettingsEdit] = {}
-    for edit in _pom_edits(path, text) if path == POM else _source_edits(tree, path, text):
+    finders = {POM: _pom_edits, GRADLE: _gradle_edits, GRADLE_ROOT: _gradle_edits}
+    for edit in finders[path](path, text) if path in finders else _source_edits(tree, path, text):
         if edit.text != text and all(edit.recipe != other.recipe for other in edits.values()):
             edits.setdefault(edit.text, edit)
     return list(edits.values())
@@ -76,6 +78,12 @@ def _pom_edits(path: str, text: str) -> Iterator[SettingsEdit]:
                 yield _edit("missing_version", "configuration", path, text, span, "")
     for closing in re.finditer(r" *</(?:dependencies|plugins|properties)>\n", text):
         yield _edit("unclosed_element", "configuration", path, text, closing.span(), "")
+
+
+def _gradle_edits(path: str, text: str) -> Iterator[SettingsEdit]:
+    for operator, error_class, pattern, new in GRADLE_BREAKS:
+        for match in re.finditer(pattern, text, re.MULTILINE):
+            yield _edit(operator, error_class, path, text, match.span(), match.expand(new))
 
 
 # --- sources -------------------------------------------------------------------------------------------------------

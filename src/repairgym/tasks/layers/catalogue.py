@@ -181,8 +181,8 @@ class NpmPackage(Package):
         return self
 
 
-JAVA_REQUIREMENTS = ("java",)
-"""Stand for the toolchain of Java in place of requirements."""
+JAVA_REQUIREMENTS, GRADLE_REQUIREMENTS = ("java",), ("java-gradle",)
+"""Stand for the toolchain of Java, with Maven or with Gradle, in place of requirements."""
 
 
 class JavaPackage(Package):
@@ -194,6 +194,7 @@ class JavaPackage(Package):
 
     group: str
     artifact: str
+    tool: Literal["maven", "gradle"] = "maven"
     sources: tuple[str, ...] = ("src/main/java/**/*.java",)
     tests: tuple[str, ...] = ("src/test/java/**/*Test.java",)
     """JUnit 4 classes that run on what a build made."""
@@ -202,6 +203,11 @@ class JavaPackage(Package):
     level: int = 8
     """Version of the language."""
     encoding: str = "UTF-8"
+
+    @property
+    def toolchain(self) -> tuple[str, ...]:
+        """The name of its toolchain, in place of requirements."""
+        return GRADLE_REQUIREMENTS if self.tool == "gradle" else JAVA_REQUIREMENTS
 
     @model_validator(mode="after")
     def _fits_debian(self) -> Self:
@@ -303,7 +309,7 @@ class Catalogue(Record):
         """Return the distinct test requirements: one environment each."""
         projects = (*self.package, *self.repository)
         sets = {tuple(sorted(project.requirements)) for project in projects}
-        return tuple(sorted(sets | ({JAVA_REQUIREMENTS} if self.java else set())))
+        return tuple(sorted(sets | {package.toolchain for package in self.java}))
 
 
 def shipped_path(path: Path) -> Path:

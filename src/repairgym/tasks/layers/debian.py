@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from repairgym.errors import IndexUnavailableError, PackageNotFoundError
+from repairgym.tasks.layers.gradle_home import move_gradle, moved_parts
 from repairgym.tasks.layers.package_index import Sdist, sha256_of
 
 if TYPE_CHECKING:  # which reads source archives by this module
@@ -29,7 +30,9 @@ JAVA_TOOLS = (
     "openjdk-17-jdk-headless", "maven", "libmaven-compiler-plugin-java", "libmaven-resources-plugin-java",
     "junit4", "junit5", "libhamcrest-java",
 )  # fmt: skip
-"""Needs of Java builds, with Debian's Maven repository for what they depend on."""
+"""Needs of Maven builds, with Debian's Maven repository for what they depend on."""
+GRADLE_TOOLS = ("openjdk-17-jdk-headless", "gradle", "junit4", "libhamcrest-java")
+"""Needs of Gradle builds."""
 _TIMEOUT_S = 600.0
 _DEPENDS = (
     "depends", "--recurse", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks", "--no-replaces",
@@ -95,25 +98,38 @@ def install_debs(place: Path, debs: Sequence[Deb]) -> None:
         for path in place.glob(pattern):
             shutil.rmtree(path)
     make_links_relative(place)
+    if has_gradle(debs):
+        move_gradle(place)
+
+
+def has_gradle(debs: Sequence[Deb]) -> bool:
+    """Return True when Gradle is among ``debs``."""
+    return any(deb.name == "gradle" for deb in debs)
 
 
 def add_toolchain(place: Path, debs: Sequence[Deb], store: "LayerStore") -> None:
     """Add the files of ``debs`` below ``toolchain`` of the environment ``place``, and programs of Java in its ``bin``.
 
-    ``mvn`` is offline there and reads the toolchain's Maven repository.
+    ``mvn`` and ``gradle`` are offline there and read the toolchain's Maven repository.
     """
     layer = store.build_once("toolchains", debs_digest(debs), lambda folder: install_debs(folder, debs))
     shutil.copytree(layer, place / "toolchain", copy_function=os.link, symlinks=True)
-    for name, text in toolchain_scripts().items():
+    for name, text in toolchain_scripts(debs).items():
         target = place / "bin" / name
         target.write_text(text, encoding="utf-8")
         target.chmod(0o755)
 
 
-def toolchain_scripts() -> dict[str, str]:
+def toolchain_scripts(debs: Sequence[Deb]) -> dict[str, str]:
     """Return program -> script that starts it in a test run."""
     folder = resources.files("repairgym") / "data" / "java"
-    return {name: folder.joinpath(f"{name}.sh").read_text("utf-8") for name in ("java", "javac", "mvn")}
+    names = ("java", "javac", "gradle" if has_gradle(debs) else "mvn")
+    return {name: folder.joinpath(f"{name}.sh").read_text("utf-8") for name in names}
+
+
+def toolchain_texts(debs: Sequence[Deb]) -> list[str]:
+    """Return what an environment holds beyond the files of ``debs``."""
+    return [*toolchain_scripts(debs).values(), *(moved_parts() if has_gradle(debs) else ())]
 
 
 def make_links_relative(place: Path) -> None:
@@ -193,4 +209,5 @@ def _apt(program: str, arguments: Sequence[str], cwd: Path | None = None) -> str
 
 def debs_digest(debs: Sequence[Deb]) -> str:
     """Return the content address of the folder of ``debs``."""
-    return hashlib.sha256("".join(f"{deb.sha256}\n" for deb in debs).encode()).hexdigest()
+    parts = [*(f"{deb.sha256}\n" for deb in debs), *(moved_parts() if has_gradle(debs) else ())]
+    return hashlib.sha256("".join(parts).encode()).hexdigest()

@@ -32,6 +32,7 @@ from repairgym.errors import DiskFullError, IndexUnavailableError, PackageNotFou
 from repairgym.records import Environment
 from repairgym.tasks.layers.atomic_write import written_whole
 from repairgym.tasks.layers.catalogue import (
+    GRADLE_REQUIREMENTS,
     JAVA_REQUIREMENTS,
     JavaPackage,
     NpmPackage,
@@ -41,11 +42,12 @@ from repairgym.tasks.layers.catalogue import (
 )
 from repairgym.tasks.layers.debian import (
     DEBIAN_HEAD,
+    GRADLE_TOOLS,
     JAVA_TOOLS,
     add_toolchain,
     read_debs,
     resolve_debs,
-    toolchain_scripts,
+    toolchain_texts,
 )
 from repairgym.tasks.layers.npm_locks import install_npm_lock, is_npm_lock, read_npm_lock
 from repairgym.tasks.layers.package_index import index_settings
@@ -90,7 +92,7 @@ def lock_of(project: Project, folder: str = "") -> str:
     if isinstance(project, NpmPackage | NpmRepository):
         return read_npm_lock(project.name, folder)
     if isinstance(project, JavaPackage):
-        return read_lock(JAVA_REQUIREMENTS, folder)
+        return read_lock(project.toolchain, folder)
     return read_lock(project.requirements, folder)
 
 
@@ -114,13 +116,14 @@ def requirement_name(requirement: str) -> str:
 
 
 def resolve_lock(requirements: tuple[str, ...], exclude_newer: str = "") -> str:
-    """Resolve pytest and ``requirements`` to a lock with hashes; `JAVA_REQUIREMENTS` stand for the toolchain of Java.
+    """Resolve pytest and ``requirements`` to a lock with hashes; those of Java stand for its toolchains.
 
     Uploads after ``exclude_newer`` (RFC 3339) are ignored, except for `RUNNER_PACKAGES`; an index without upload times
     then has no versions.
     """
-    if requirements == JAVA_REQUIREMENTS:
-        return resolve_lock((), exclude_newer) + resolve_debs(JAVA_TOOLS)
+    for toolchain, tools in ((JAVA_REQUIREMENTS, JAVA_TOOLS), (GRADLE_REQUIREMENTS, GRADLE_TOOLS)):
+        if requirements == toolchain:
+            return resolve_lock((), exclude_newer) + resolve_debs(tools)
     argv = ["pip", "compile", "-", "--universal", "--python-version", OLDEST_PYTHON, "--generate-hashes"]
     argv += ["--no-header", "--no-annotate", "--quiet", "--only-binary", ":all:", *index_arguments()]
     if exclude_newer:
@@ -138,7 +141,7 @@ def with_wheelhouse(lock: str, versions: Iterable[str]) -> str:
 def describe_environment(lock: str) -> Environment:
     """Describe the environment of ``lock`` on this machine without building it."""
     python = platform.python_version()
-    scripts = toolchain_scripts().values() if DEBIAN_HEAD in lock else ()
+    scripts = toolchain_texts(read_debs(lock.partition(DEBIAN_HEAD)[2])) if DEBIAN_HEAD in lock else ()
     key = "\n".join([lock, python, sys.implementation.name, sysconfig.get_platform(), *scripts])
     return Environment(lock=lock, python=python, digest=hashlib.sha256(key.encode()).hexdigest())
 

@@ -1,4 +1,4 @@
-"""Task source `breakages` for Java: builds of Maven that one edit breaks.
+"""Task source `breakages` for Java: builds of Maven and Gradle that one edit breaks.
 
 Reads the upstream archive of a library. Makes tasks with one wrong edit, in the settings or in a source
 (`java/breaks`); their tests build the project offline, look for its classes and run its suite on them
@@ -18,7 +18,15 @@ from repairgym.sandbox.base import SandboxSpec
 from repairgym.tasks.build.assembly import Bug, Visibility, assemble, first_line, read_text, sdist_provenance
 from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
 from repairgym.tasks.java.breaks import find_java_breaks
-from repairgym.tasks.java.project import JAVA_EXPECTED, JAVA_TEST, POM, expected_text, project_files, with_java_check
+from repairgym.tasks.java.project import (
+    JAVA_EXPECTED,
+    JAVA_TEST,
+    build_command,
+    expected_text,
+    project_files,
+    settings_files,
+    with_java_check,
+)
 from repairgym.tasks.layers.catalogue import JavaPackage
 from repairgym.tasks.layers.store import tree_with_files
 from repairgym.tasks.mutation.mutants import shuffled_turns
@@ -58,7 +66,7 @@ class JavaRun:
 
     @classmethod
     async def set_up(cls, package: JavaPackage, context: BuildContext) -> Self | Drop:
-        """Build the library and record the names of its classes; return the reason of a drop if that fails."""
+        """Build the library, record names of classes and number of passed tests; return a drop if that fails."""
         sdist = package.sdist()
         files = project_files(package, context.store.tree(sdist))
         environment, spec = context.pinned(package)
@@ -66,8 +74,8 @@ class JavaRun:
         printed = await first_build(package, context, spec, JAVA_TEST)
         if isinstance(printed, Drop):
             return printed
-        classes = json.loads(printed.rpartition("\nclasses ")[2])
-        files[JAVA_EXPECTED] = expected_text({**json.loads(files[JAVA_EXPECTED]), "classes": classes})
+        known = json.loads(printed.rpartition("\nfound ")[2])
+        files[JAVA_EXPECTED] = expected_text({**json.loads(files[JAVA_EXPECTED]), **known})
         spec = spec.model_copy(update={"tree": tree_with_files(context.store, sdist, files)})
         return cls(package, context, environment, spec, files)
 
@@ -75,8 +83,9 @@ class JavaRun:
         """Return edits; operators take turns, those of the settings twice as often, each in random order."""
         settings: dict[str, list[SettingsEdit]] = defaultdict(list)
         sources: dict[str, list[SettingsEdit]] = defaultdict(list)
-        for edit in find_java_breaks(self.spec.tree, POM):
-            settings[edit.operator].append(edit)
+        for path in settings_files(self.package):
+            for edit in find_java_breaks(self.spec.tree, path):
+                settings[edit.operator].append(edit)
         for path in self.package.source_files(self.spec.tree):
             for edit in find_java_breaks(self.spec.tree, path):
                 sources[edit.operator].append(edit)
@@ -153,5 +162,6 @@ class JavaRun:
             pinned_files=self.pinned_files,
         )
         message = first_line(evidence.empty[0].results[reported].message.removeprefix("AssertionError: "))
-        task = assemble(bug, f"mvn test-compile in {package.artifact}: {message}", self.context.config, len(passing))
+        issue = f"{build_command(package)} in {package.artifact}: {message}"
+        task = assemble(bug, issue, self.context.config, len(passing))
         return with_java_check(task, self.context.config.breakages.max_build_s)

@@ -1,0 +1,41 @@
+"""Wrong edits of the settings of Gradle, as patterns."""
+
+from repairgym.records import ErrorClass
+
+GRADLE_BREAKS: tuple[tuple[str, ErrorClass, str, str], ...] = (
+    # operator, class of the error, pattern, replacement
+    ("wrong_version", "version", r"(?<=:)(\d+\.\d+)\.(\d)(?=')", r"\1.\g<2>7"),
+    ("wrong_version", "version", r"(?<=:)(\d+)\.(\d+)[^']*(?=')", r"\1.\g<2>9.0"),
+    ("missing_version", "configuration", r"(?<=\w):[^':\n]+(?='\n)", ""),
+    ("wrong_artifact", "dependency", r"(?<=:)(junit|commons-\w+)(?=:)", r"\1-api"),
+    ("wrong_group", "dependency", r"(?<=')junit(?=:)", "org.junit"),
+    ("missing_dependency", "dependency", r"^ +\w*[iI]mplementation '.*'\n", ""),
+    ("wrong_configuration", "dependency", r"\btestImplementation(?= ')", "testRuntimeOnly"),
+    ("wrong_configuration", "dependency", r"\bimplementation(?= ')", "runtimeOnly"),
+    ("wrong_configuration", "dependency", r"\bimplementation(?= ')", "testImplementation"),
+    ("unknown_configuration", "build_tool", r"\btestImplementation(?= ')", "testApi"),
+    ("unknown_configuration", "build_tool", r"\bimplementation(?= ')", "api"),
+    ("misspelled_name", "build_tool", r"\b(testI|i)mplementation(?= ')", r"\1mplementaion"),
+    ("misspelled_name", "build_tool", r"^(source|target)Compatibility\b", r"\1Compatability"),
+    ("misspelled_name", "build_tool", r"\bsrcDirs\b", "srcFolders"),
+    ("misspelled_name", "build_tool", r"^sourceSets\b", "sourceSet"),
+    ("misspelled_name", "build_tool", r"\bJavaCompile\b", "JavaCompiler"),
+    ("misspelled_name", "build_tool", r"\boptions\.encoding\b", "options.charset"),
+    ("misspelled_name", "build_tool", r"\brootProject\.name\b", "rootProject.title"),
+    ("missing_plugin", "build_tool", r"^ +id 'java'\n", ""),
+    ("wrong_plugin", "dependency", r"(?<=id ')java(?=')", "java-lib"),
+    ("wrong_plugin", "build_tool", r"(?<=id ')java(?=')", "java-base"),
+    ("plugin_without_version", "dependency", r"(?<=^    id 'java'\n)", "    id 'com.github.johnrengelman.shadow'\n"),
+    ("missing_repository", "dependency", r"^ +mavenCentral\(\)\n", ""),
+    ("wrong_repository", "dependency", r"\bmavenCentral\(\)", "jcenter()"),
+    ("wrong_repository", "dependency", r"\bmavenCentral\(\)", "mavenLocal()"),
+    ("old_level", "build_tool", r"(?<=^sourceCompatibility = ')\d+(?=')", "6"),
+    ("old_level", "build_tool", r"(?<=^targetCompatibility = ')\d+(?=')", "7"),
+    ("new_level", "build_tool", r"(?<=^sourceCompatibility = ')\d+(?=')", "21"),
+    ("wrong_folder", "configuration", r"(?<=')src/main/java(?=')", "src/java"),
+    ("wrong_folder", "configuration", r"(?<=')src/main/resources(?=')", "src/resources"),
+    ("wrong_encoding", "configuration", r"(?<=encoding = ')([^']+)(?=')", r"\1-BOM"),
+    ("unknown_project", "configuration", r"(?<=')(\w+:[^']+)'(?=\n\}\n)", r"\1'\n    implementation project(':core')"),
+    ("unclosed_block", "configuration", r"^\}\n", ""),
+    ("unclosed_text", "configuration", r"(?<=\w)'\n", "\n"),
+)
