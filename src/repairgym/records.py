@@ -38,17 +38,16 @@ class TestOutcome(StrEnum):
     ERROR = "error"
     SKIPPED = "skipped"
     MISSING = "missing"
-    """The test was requested, but not collected or not finished before the run ended."""
+    """Requested, but not collected or not finished before the run ended."""
 
 
 class TestResult(Record):
-    """Result of one test."""
+    """Result of one test; ``line`` of its file is the test's own from which a failure came (pytest only; 0: unknown)."""
 
     outcome: TestOutcome
     message: Storable = ""
     """First line of the failure, e.g. ``assert 3 == 4``; empty when passed."""
     line: int = 0
-    """Line of the test that failed, itself or in what it called, of its file; 0: not known (pytest only)."""
     duration_s: float = 0.0
     """By the clock; of pytest without the waits for a processor of a phase that takes longer than 5 ms."""
 
@@ -212,7 +211,6 @@ class Certificate(Record):
     """Imported tasks: tests that the record lists as failing and that pass without the repair."""
     undecided: tuple[str, ...] | None = None
     """Imported tasks: tests of the record without a certified outcome here: unstable, failing, or under another name.
-
     None, here, above and below: not measured, and absent from the JSON form, so that digests stay as they were."""
     use: MeasuredUse | None = None
 
@@ -248,8 +246,8 @@ class BuildStep(Record):
 
     kind: Literal["install", "compile", "import", "lint", "types", "command"] = "command"
     command: tuple[str, ...] = ()
-    """``{changed}`` stands for the Python files that differ from the pinned tree; without any the step is skipped.
-    Empty (`compile` and `import` only): the runner does it in the process of the tests, before them."""
+    """``{changed}``: the Python files that differ from the pinned tree (none: the step is skipped). Empty (`compile` and
+    `import` only): the runner does it in the process of the tests, before them."""
     modules: tuple[str, ...] = ()
     """Modules of an `import` step without a command."""
     timeout_s: float | None = None

@@ -30,7 +30,7 @@ _BUILT_IN_FIXTURES = frozenset(
 
 @dataclass(frozen=True)
 class Scope:
-    """What stands around a test function."""
+    """Names and definitions around a test function."""
 
     module: Mapping[str, ast.stmt] = field(default_factory=dict)
     """Name -> the statement of the file that binds it."""
@@ -41,15 +41,15 @@ class Scope:
 
     def definitions(self, nodes: Sequence[ast.AST], local: Collection[str]) -> list[ast.stmt]:
         """Return what ``nodes`` need of the file and class, in order of the file; ``local`` names are of the test."""
-        found: dict[int, ast.stmt] = {}
+        by_line: dict[int, ast.stmt] = {}
         waiting = list(nodes)
-        while waiting and len(found) < MAX_DEFINITIONS:
+        while waiting and len(by_line) < MAX_DEFINITIONS:
             node = waiting.pop(0)
             for stmt in self._needed(node, local):
-                if stmt.lineno not in found and (stmt.end_lineno or 0) - stmt.lineno < MAX_LINES:
-                    found[stmt.lineno] = stmt
+                if stmt.lineno not in by_line and (stmt.end_lineno or 0) - stmt.lineno < MAX_LINES:
+                    by_line[stmt.lineno] = stmt
                     waiting.append(stmt)
-        return [found[line] for line in sorted(found)]
+        return [by_line[line] for line in sorted(by_line)]
 
     def _needed(self, node: ast.AST, local: Collection[str]) -> list[ast.stmt]:
         names = [name for name in loaded_names(node) if name not in local and name not in self.package_names]
