@@ -42,7 +42,7 @@ class TestOutcome(StrEnum):
 
 
 class TestResult(Record):
-    """Result of one test; ``line`` of its file is the test's own from which a failure came (pytest only; 0: unknown)."""
+    """Result of one test; ``line`` of its file is the test's own from which a failure came (pytest; 0: unknown)."""
 
     outcome: TestOutcome
     message: Storable = ""
@@ -246,7 +246,7 @@ class BuildStep(Record):
 
     kind: Literal["install", "compile", "import", "lint", "types", "command"] = "command"
     command: tuple[str, ...] = ()
-    """``{changed}``: the Python files that differ from the pinned tree (none: the step is skipped). Empty (`compile` and
+    """``{changed}``: the Python files that differ from the pinned tree (none: it is skipped). Empty (`compile` and
     `import` only): the runner does it in the process of the tests, before them."""
     modules: tuple[str, ...] = ()
     """Modules of an `import` step without a command."""
