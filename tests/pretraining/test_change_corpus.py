@@ -40,7 +40,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir(parents=True)
     links = [
         write_sdist(
-            folder, f"shelf-{version}", dict.fromkeys(("shelf/box.py", "tests/test_box.py", "shelf/copy.py"), text)
+            folder, f"shelf-{version}", dict.fromkeys(("shelf/basket.py", "tests/test_basket.py", "shelf/copy.py"), text)
         )
         for version, text in RELEASES.items()
     ]
@@ -62,7 +62,7 @@ def test_a_corpus_has_each_change_once_and_a_manifest(tmp_path: Path, index: Pat
     out = tmp_path / "changes.jsonl"
     counts = collect_changes(config(packages=("shelf", "absent")), out, frozenset())
     versions = [(row.name, row.path, row.version_before, row.version_after) for row in rows(out)]
-    assert versions == [("Box.take", "shelf/box.py", "1.2", "1.10"), ("first", "shelf/box.py", "1.0", "1.1")]
+    assert versions == [("Box.take", "shelf/basket.py", "1.2", "1.10"), ("first", "shelf/basket.py", "1.0", "1.1")]
     assert (counts.num_changes, counts.num_packages, list(counts.failed)) == (2, 1, ["absent"])
     manifest = json.loads((tmp_path / "changes.manifest.json").read_text())
     assert manifest["changes"] == {"shelf 1.2..1.10": 1, "shelf 1.0..1.1": 1}

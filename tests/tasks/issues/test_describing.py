@@ -89,8 +89,10 @@ def test_without_a_text_the_issue_states_what_a_test_expects(tree: Path) -> None
 def test_an_underspecified_task_shows_one_more_test_or_states_what_it_needs(tree: Path) -> None:
     text = "Sizes of texts are wrong where somebody asks for another one than usual."
     shown = describe(make_task("test_unit", "test_wrong"), tree, Report(text, "issue"))
-    # The test that stays hidden is told, too.
-    assert shown.issue == f"{text}\n\n`size('a', unit='k')` should be `1`."
+    assert shown.issue == text
+    # Beside an entry of the changelog the test that stays hidden is told, too.
+    entry = describe(make_task("test_unit", "test_wrong"), tree, Report("A unit may be told.", "changelog"))
+    assert "`size('a', unit='k')` should be `1`." in entry.issue
     assert shown.visible_tests == ("test_m.py::test_wrong",)
     assert shown.base_files["test_m.py"] is not None
     assert "def test_wrong" in shown.base_files["test_m.py"]

@@ -12,7 +12,7 @@ from repairgym.tasks.issues.statement import Clues, state_behaviour
 def tell(source: str, clues: Clues | None = None, parameters: tuple[str, ...] = ()) -> str:
     (function,) = ast.parse(source).body
     assert isinstance(function, ast.FunctionDef)
-    return state_behaviour(function, clues or Clues(), parameters)
+    return state_behaviour(function, clues or Clues(), parameters).text
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_helpers_stand_in_the_statement_and_one_without_the_package_is_refused()
 
     def told(name: str) -> str:
         scope = find_scope(module, name, {"package"}, is_inside=False)
-        return state_behaviour(functions[name], Clues(), scope=scope)
+        return state_behaviour(functions[name], Clues(), scope=scope).text
 
     helper = told("test_helper")
     assert "ROWS = [1, 2]" in helper

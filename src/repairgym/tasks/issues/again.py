@@ -2,8 +2,8 @@
 
 Reads tasks, the pinned trees of those of `releases` and `history`, the clones of the latter and an issue dump. Makes
 the described tasks; the repairs, the tests and the certificates stay. One run of the broken code per task brings the
-messages of its failures. Synthetic bugs are told at another level of localization, where asked for. Guarantees: other
-tasks only lose the text of one run from their issues.
+messages of its failures, two more prove what its issue may tell. Synthetic bugs are told at another level of
+localization, where asked for. Guarantees: other tasks only lose the text of one run from their issues.
 """
 
 import re
@@ -24,6 +24,7 @@ from repairgym.tasks.build.validation import graded_files, pinned_tree, run_fres
 from repairgym.tasks.issues.commit_texts import CommitTexts, Issue, commit_text
 from repairgym.tasks.issues.describing import Failure, Report, assigned_entries, describe, failures_of
 from repairgym.tasks.issues.localized import retold
+from repairgym.tasks.issues.proving import prove_task
 from repairgym.tasks.issues.run_text import without_run_text
 from repairgym.tasks.layers.catalogue import CHANGELOGS
 from repairgym.tasks.layers.repositories import GitRepository
@@ -88,7 +89,8 @@ async def describe_again(tasks: Sequence[Task], describer: Describer) -> AsyncGe
             told = {task.id: text for task, text in zip(pair, describer.told(pair, tree), strict=True)}
             async with aclosing(ordered_map(failures, pair, describer.num_concurrent)) as failed:
                 async for task, messages in failed:
-                    yield describe(task, tree, Report(*told[task.id], messages))
+                    proofs = await prove_task(task, tree, store, backend)
+                    yield describe(task, tree, Report(*told[task.id], messages, proofs))
     finally:
         await backend.close()
 

@@ -20,7 +20,7 @@ from repairgym.tasks.issues.assignment import assign_entries
 from repairgym.tasks.issues.kinds import Change, kind_of
 from repairgym.tasks.issues.run_text import without_run_text
 from repairgym.tasks.issues.specification import Facts, find_untold, new_names
-from repairgym.tasks.issues.statement import Clues, state_behaviour
+from repairgym.tasks.issues.statement import Clues, Proof, state_behaviour
 from repairgym.tasks.sources.changelog import MIN_FIT, read_entries
 from repairgym.tasks.sources.fixes import fix_clues
 
@@ -55,6 +55,8 @@ class Report:
     """Place of the text: ``changelog``, ``issue`` or ``commit``; ``tests`` without one."""
     failures: Mapping[str, Failure] = field(default_factory=dict)
     """Failing test -> its failure on the broken code."""
+    proofs: Mapping[str, Proof] = field(default_factory=dict)
+    """Failing test function -> its checks that may be told; one that is missing was not tried."""
 
 
 def assigned_entries(tasks: Sequence[Task], tree: Path) -> list[str]:
@@ -104,9 +106,11 @@ def _names_what_is_new(facts: Facts, text: str) -> bool:
 def _with_hidden_behaviour(facts: Facts, report: Report) -> Facts:
     """Return ``facts`` with a statement for each hidden failing function, `MAX_STATEMENTS` at most.
 
-    One expectation does not tell what other hidden tests ask of other inputs.
+    One expectation does not tell what other hidden tests ask of other inputs. An issue or a commit message stays as
+    people wrote it.
     """
-    for function in facts.hidden_functions()[:MAX_STATEMENTS] if facts.task.issue else ():
+    is_own = facts.task.labels["issue_source"] in ("tests", "changelog") and facts.task.issue
+    for function in facts.hidden_functions()[:MAX_STATEMENTS] if is_own else ():
         facts = _with_statement(facts, report, (), (function,))
     return facts
 
@@ -147,10 +151,12 @@ def _with_statement(
         failure = next((report.failures[i] for i in failing if i in report.failures), Failure(""))
         for node in facts.nodes([function]):
             parameters = [i.partition("[")[2].removesuffix("]") for i in failing]
-            statement = state_behaviour(node, Clues(untold, names, *failure), parameters, facts.scope(function))
+            clues, proof = Clues(untold, names, *failure), report.proofs.get(function)
+            statement, line = state_behaviour(node, clues, parameters, facts.scope(function), proof)
             if statement and statement not in facts.task.issue and _is_useful(statement, untold):
-                end = "" if untold or not failure.message else f" Found: {_shortened(failure.message)}"
-                parts = (facts.task.issue, statement + end)
+                message = proof[line].message if proof else failure.message
+                end = "" if untold or not message else f" Found: {_shortened(message)}"
+                parts = (facts.task.issue, statement + (f"\n\n{end[1:]}" if statement[-1] != "." and end else end))
                 issue = "\n\n".join(filter(None, parts))
                 return replace(facts, task=_with_issue(facts.task, issue, facts.task.labels["issue_source"]))
     return facts

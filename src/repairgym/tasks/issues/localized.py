@@ -92,7 +92,7 @@ def _statements(bug: BrokenFunction, tree: Path) -> Iterator[str]:
         path, _, name = function_id(test_id).partition("::")
         node = _functions(tree / path).get(name) if path.endswith(".py") else None
         own = [i.partition("[")[2].removesuffix("]") for i in bug.failures if function_id(i) == function_id(test_id)]
-        statement = state_behaviour(node, Clues((), (), *failure), own) if node else ""
+        statement = state_behaviour(node, Clues((), (), *failure), own).text if node else ""
         if statement:
             yield f"{statement} Found: {first_line(failure.message)}" if failure.message else statement
 

@@ -56,6 +56,11 @@ class Scope:
         needed = [self.module[name] for name in sorted(names) if name in self.module]
         return needed + [self.own[name] for name in sorted(own_attributes(node)) if name in self.own]
 
+    def value_of(self, node: ast.expr) -> ast.expr:
+        """Return what a name of the file stands for; ``node`` itself for anything else."""
+        stmt = self.module.get(node.id) if isinstance(node, ast.Name) else None
+        return stmt.value if isinstance(stmt, ast.Assign | ast.AnnAssign) and stmt.value is not None else node
+
     def reaches(self, nodes: Iterable[ast.AST], arguments: Collection[str]) -> bool:
         """Return whether ``nodes`` use the package: a name of it, or a fixture made elsewhere."""
         names = frozenset[str]().union(*map(loaded_names, nodes))

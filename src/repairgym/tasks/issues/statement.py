@@ -9,9 +9,11 @@ definition of a helper that stands in it, and tells no check that held before th
 import ast
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from repairgym.tasks.build.test_files import FunctionNode
 from repairgym.tasks.issues.scope import Scope
@@ -66,6 +68,28 @@ class Check:
             needed |= set().union(*(_loaded(self.before[n]) | _bound(self.before[n]) for n in kept)) - targets
 
 
+class ProvenCheck(NamedTuple):
+    """A check that fails before the repair and holds after it."""
+
+    is_whole: bool
+    """True: it needs all statements before it; False: those suffice that it depends on."""
+    message: str = ""
+    """First line of its failure."""
+
+
+Proof = Mapping[int, ProvenCheck]
+"""Line of a check -> how it is proven."""
+
+
+class Statement(NamedTuple):
+    """A statement of behaviour."""
+
+    text: str = ""
+    """Empty: nothing can be told."""
+    line: int = 0
+    """Line of the check that it tells."""
+
+
 @dataclass(frozen=True)
 class Clues:
     """Facts that decide which of a test's expectations is told."""
@@ -100,27 +124,38 @@ class Clues:
 
 
 def state_behaviour(
-    function: FunctionNode, clues: Clues, parameters: Sequence[str] = (), scope: Scope | None = None
-) -> str:
-    """Return the expectation of ``function`` that tells most; empty without one that can be told.
+    function: FunctionNode,
+    clues: Clues,
+    parameters: Sequence[str] = (),
+    scope: Scope | None = None,
+    proof: Proof | None = None,
+) -> Statement:
+    """Return the expectation of ``function`` that tells most.
 
-    ``parameters`` are the bracketed parts of its failing test ids; ``scope`` is what stands around it (None: unknown).
+    ``parameters`` are the bracketed parts of its failing test ids; ``scope`` is what stands around it (None: unknown);
+    of ``proof`` one check has to be told (None: none was tried).
     """
-    given = _given(function, parameters)
-    checks = list(_checks(function.body, (), ())) or _last_call(function)
-    # What comes before the line that failed holds.
-    checks = [check for check in checks if (check.node.end_lineno or 0) >= clues.line] or checks
-    texts = [(clues.score(check), -number, _tell(check, function, scope)) for number, check in enumerate(checks)]
-    usable = [entry for entry in texts if entry[2] and len(entry[2]) <= MAX_CHARS]
-    if not usable or given is None:
-        return ""
-    text = max(usable)[2]
-    return f"With {given}, {text[:1].lower()}{text[1:]}" if given else text
+    given = _given(function, parameters, scope)
+    checks = checks_of(function)
+    if proof is not None:
+        checks = [check for check in checks if check.node.lineno in proof]
+    else:  # what comes before the line that failed holds
+        checks = [check for check in checks if (check.node.end_lineno or 0) >= clues.line] or checks
+    texts = []
+    for number, check in enumerate(checks):
+        is_whole = proof is not None and proof[check.node.lineno].is_whole
+        text = _tell(check, function, scope, is_whole=is_whole)
+        if text and len(text) <= MAX_CHARS:
+            texts.append((clues.score(check), -number, text, check.node.lineno))
+    if not texts or given is None:
+        return Statement()
+    _, _, text, line = max(texts)
+    return Statement(f"With {given}, {text[:1].lower()}{text[1:]}" if given else text, line)
 
 
-def _tell(check: Check, function: FunctionNode, scope: Scope | None) -> str:
+def _tell(check: Check, function: FunctionNode, scope: Scope | None, *, is_whole: bool) -> str:
     """Return the text of ``check``; empty where it says nothing of the package."""
-    parts: list[ast.stmt] = check.steps
+    parts: list[ast.stmt] = body_of(check, function) if is_whole else check.steps
     if scope is not None:
         nodes = [*parts, check.node, *(loop.iter for loop in check.loops)]
         arguments = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
@@ -128,13 +163,15 @@ def _tell(check: Check, function: FunctionNode, scope: Scope | None) -> str:
         if not scope.reaches([*nodes, *definitions], arguments):
             return ""
         parts = [*definitions, *parts]
-    steps = [ast.unparse(stmt) for stmt in parts]
+    steps = [ast.unparse(stmt) for stmt in parts if not _is_doc(stmt)]
+    block = "\n".join(f"    {line}" for step in steps for line in step.splitlines())
+    if is_whole:
+        return f"This should run without an error:\n\n{block}"
     loops = "".join(f"for each `{ast.unparse(loop.target)}` of `{ast.unparse(loop.iter)}`, " for loop in check.loops)
     if not steps:
         return _capitalized(f"{loops}{check.sentence}.")
     if len(steps) <= MAX_INLINE and not any("\n" in step for step in steps):
         return f"After {' and '.join(f'`{step}`' for step in steps)}, {loops}{check.sentence}."
-    block = "\n".join(f"    {line}" for step in steps for line in step.splitlines())
     return f"After\n\n{block}\n\n{loops}{check.sentence}."
 
 
@@ -143,6 +180,36 @@ def _capitalized(text: str) -> str:
 
 
 # --- checks of a test ----------------------------------------------------------------------------------------------
+
+
+def checks_of(function: FunctionNode) -> list[Check]:
+    """Return the expectations of a test; without any its last statement, which has to end."""
+    return list(_checks(function.body, (), ())) or _last_call(function)
+
+
+def is_check(stmt: ast.stmt) -> bool:
+    """Return whether ``stmt`` tells an expectation."""
+    return bool(_sentence(stmt))
+
+
+def body_of(check: Check, function: FunctionNode) -> list[ast.stmt]:
+    """Return all statements of ``function`` up to ``check``, without its other checks."""
+    return _kept(function.body, check.node)
+
+
+def _kept(body: Sequence[ast.stmt], target: ast.stmt) -> list[ast.stmt]:
+    kept: list[ast.stmt] = []
+    for stmt in body:
+        if stmt is target:
+            return [*kept, stmt]
+        is_around = any(child is target for child in ast.walk(stmt))
+        if isinstance(stmt, ast.For | ast.With | ast.AsyncWith | ast.If | ast.Try) and is_around:
+            inner = copy(stmt)
+            inner.body = _kept(stmt.body, target)
+            return [*kept, inner]
+        if not is_check(stmt):
+            kept.append(stmt)
+    return kept
 
 
 def _checks(body: Sequence[ast.stmt], before: tuple[ast.stmt, ...], loops: tuple[ast.For, ...]) -> Iterator[Check]:
@@ -294,14 +361,18 @@ def _matters(stmt: ast.stmt, needed: Set[str]) -> bool:
 # --- parameters of a test ------------------------------------------------------------------------------------------
 
 
-def _given(function: FunctionNode, parameters: Sequence[str]) -> str | None:
+def _given(function: FunctionNode, parameters: Sequence[str], scope: Scope | None) -> str | None:
     """Return the parameters of failing cases, as ``x`` = ``1``; None where it is not sure which ones fail."""
     parts = []
     for decorator in function.decorator_list:
         if not (isinstance(decorator, ast.Call) and _called(decorator) == "parametrize" and len(decorator.args) >= 2):
             continue
         names, cases = _argument_names(decorator.args[0]), decorator.args[1]
+        if scope is not None:
+            cases = scope.value_of(cases)
         if not isinstance(cases, ast.List | ast.Tuple):
+            if scope is not None:
+                return None
             parts.append(f"{', '.join(f'`{name}`' for name in names)} of `{ast.unparse(cases)}`")
             continue
         failing = _failing_rows(decorator, names, cases.elts, parameters)

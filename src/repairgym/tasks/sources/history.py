@@ -25,6 +25,7 @@ from repairgym.sandbox.base import SandboxSpec
 from repairgym.tasks.build.validation import run_fresh
 from repairgym.tasks.issues.commit_texts import LINKED, CommitTexts, Issue, commit_text, load_issues
 from repairgym.tasks.issues.describing import Report, describe
+from repairgym.tasks.issues.proving import prove_task
 from repairgym.tasks.layers.catalogue import NpmRepository, Repository
 from repairgym.tasks.layers.environments import lock_of, resolve_lock
 from repairgym.tasks.layers.metadata import license_of, read_settings
@@ -181,7 +182,8 @@ class CommitMiner:
             return outcome
         change = CommitTexts(candidate.commit, candidate.others, self.repository.changelog)
         text, source = commit_text(change, self.clone, outcome, pair.spec.tree, self.issues)
-        described = describe(outcome, pair.spec.tree, Report(text, source, pair.failures[outcome.id]))
+        proofs = await prove_task(outcome, pair.spec.tree, pair.context.store, pair.context.backend)
+        described = describe(outcome, pair.spec.tree, Report(text, source, pair.failures[outcome.id], proofs))
         return of_kinds(described, self.context.config.history.kinds)
 
     async def _pair(self, candidate: Candidate) -> Pair | Drop:

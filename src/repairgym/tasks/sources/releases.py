@@ -25,6 +25,7 @@ from repairgym.records import Task
 from repairgym.tasks.build.assembly import sdist_provenance
 from repairgym.tasks.build.concurrency import ordered_map
 from repairgym.tasks.issues.describing import Report, assigned_entries, describe
+from repairgym.tasks.issues.proving import prove_task
 from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.layers.store import tree_digest
 from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult, of_kinds
@@ -81,7 +82,8 @@ async def collect(pair: Pair, result: SourceResult) -> None:
     entries = dict(zip((task.id for task in tasks), assigned_entries(tasks, pair.spec.tree), strict=True))
     for outcome in made:
         if isinstance(outcome, Task):
-            report = Report(entries[outcome.id], "changelog", pair.failures[outcome.id])
+            proofs = await prove_task(outcome, pair.spec.tree, pair.context.store, pair.context.backend)
+            report = Report(entries[outcome.id], "changelog", pair.failures[outcome.id], proofs)
             outcome = of_kinds(describe(outcome, pair.spec.tree, report), config.kinds)
         result.add(outcome)
 
