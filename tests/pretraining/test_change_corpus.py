@@ -40,7 +40,9 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir(parents=True)
     links = [
         write_sdist(
-            folder, f"shelf-{version}", dict.fromkeys(("shelf/basket.py", "tests/test_basket.py", "shelf/copy.py"), text)
+            folder,
+            f"shelf-{version}",
+            dict.fromkeys(("shelf/basket.py", "tests/test_basket.py", "shelf/copy.py"), text),
         )
         for version, text in RELEASES.items()
     ]
