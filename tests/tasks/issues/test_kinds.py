@@ -26,6 +26,7 @@ TOLD = BEFORE.replace("Area.", "Area of a square.")
         (TOLD, "Fix the docs", {"area"}, "test_only"),
         (WIDER, "Areas take a unit (issues #157, #164)", {"area", "unit"}, "feature"),
         (ANNOTATED, "", {"area"}, "refactoring"),
+        (f"__version__ = '2'\n{BEFORE}", "", {"area"}, "refactoring"),
         (f"from .units import unit\n{BEFORE}", "", {"unit"}, "feature"),
     ],
 )
@@ -33,3 +34,10 @@ def test_difference_and_text_decide(after: str, text: str, used: set[str], expec
     older, newer = {"a.py": BEFORE}, {"a.py": after}
     fix = Fix(tuple(find_hunks(older, newer)), older, newer)
     assert kind_of(Change(fix, text, frozenset(used))) == expected
+
+
+def test_a_parameter_is_new_where_its_own_function_did_not_have_it() -> None:
+    other = "\n\ndef other(unit):\n    return unit\n"
+    older, newer = {"a.py": BEFORE + other}, {"a.py": WIDER + other}
+    fix = Fix(tuple(find_hunks(older, newer)), older, newer)
+    assert kind_of(Change(fix, "", frozenset({"area", "unit"}))) == "feature"

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from repairgym.records import ChangeKind
+from repairgym.tasks.build.test_files import FunctionNode, walk_functions
 from repairgym.tasks.sources.fixes import Fix, changes_code
 
 _FIX = re.compile(
@@ -30,6 +31,11 @@ _REFACTORING = re.compile(
 )
 
 
+_VERSION_NAMES = frozenset(
+    {"__version__", "__version_info__", "__version_tuple__", "VERSION", "version", "version_info"}
+)
+
+
 @dataclass(frozen=True)
 class Change:
     """A repair and what is told about it."""
@@ -47,16 +53,19 @@ class Change:
 
     @property
     def has_behaviour(self) -> bool:
-        """True where more than annotations changes, too."""
+        """True where more than annotations and the version changes."""
         paths = self.fix.gold_files.keys() | self.fix.broken_files.keys()
         return any(_plain(self.fix.gold_files.get(p)) != _plain(self.fix.broken_files.get(p)) for p in paths)
 
     @property
     def new_names(self) -> frozenset[str]:
-        """Public names that only the repaired code defines, takes or hands on, and the failing tests use."""
+        """Public names that only the repaired code defines, takes or hands on, and the failing tests use.
+
+        A parameter is new where its own function did not have it.
+        """
         before: set[str] = set().union(*(_public_names(text or "") for text in self.fix.broken_files.values()))
         after: set[str] = set().union(*(_public_names(text or "") for text in self.fix.gold_files.values()))
-        return frozenset((after - before) & self.used_names)
+        return frozenset(name.rpartition(" ")[2] for name in after - before) & self.used_names
 
     def tells(self, words: re.Pattern[str]) -> bool:
         """Return whether the text has one of ``words``."""
@@ -76,7 +85,7 @@ RULES: tuple[tuple[ChangeKind, str, Callable[[Change], bool]], ...] = (
     ),
     (
         "refactoring",
-        "only annotations change, or the text tells a refactoring and no fix",
+        "only annotations or the version change, or the text tells a refactoring and no fix",
         lambda change: not change.has_behaviour or (change.tells(_REFACTORING) and not change.tells(_FIX)),
     ),
     ("fix", "everything else", lambda change: True),
@@ -90,20 +99,30 @@ def kind_of(change: Change) -> ChangeKind:
 
 
 def _public_names(source: str) -> set[str]:
-    """Return public names that ``source`` defines, takes or imports relatively; none if it does not parse."""
+    """Return public names that ``source`` defines, takes (``function parameter``) or imports relatively.
+
+    None if it does not parse.
+    """
     try:
         tree = ast.parse(source)
     except SyntaxError:
         return set()
-    named = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    names = {node.name for node in ast.walk(tree) if isinstance(node, named)}
-    names |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    names = {node.name for node in ast.walk(tree) if isinstance(node, FunctionNode | ast.ClassDef)}
+    for name, node, _ in walk_functions(tree):
+        arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        names |= {f"{name} {argument.arg}" for argument in arguments}
     imports = (node for node in tree.body if isinstance(node, ast.ImportFrom) and node.level)
     names |= {alias.asname or alias.name for node in imports for alias in node.names}
-    return {name for name in names if not name.startswith("_")}
+    return {name for name in names if not name.rpartition(" ")[2].startswith("_")}
 
 
 class _WithoutAnnotations(ast.NodeTransformer):
+    """Takes annotations away, and the constant that tells the version."""
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
+        names = {getattr(target, "id", "") for target in node.targets}
+        return None if names <= _VERSION_NAMES else node
+
     def visit_arg(self, node: ast.arg) -> ast.AST:
         node.annotation = None
         return node
@@ -121,7 +140,7 @@ class _WithoutAnnotations(ast.NodeTransformer):
 
 
 def _plain(source: str | None) -> str:
-    """Return the code of ``source`` without annotations; ``source`` itself if it does not parse."""
+    """Return the code of ``source`` without annotations and version; ``source`` itself if it does not parse."""
     try:
         return ast.dump(_WithoutAnnotations().visit(ast.parse(source or "")))
     except SyntaxError:
