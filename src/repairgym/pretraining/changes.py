@@ -16,7 +16,7 @@ from repairgym.agent.tools.window import docstring_lines
 from repairgym.config.commands import ChangesConfig
 from repairgym.pretraining.corpus import MAX_FILE_BYTES, MAX_LINE_CHARS, MIN_CODE_LINES, SKIPPED_PARTS
 from repairgym.records import Record
-from repairgym.tasks.mutation.operators import find_functions, is_text
+from repairgym.tasks.mutation.operators import WithoutAnnotations, find_functions, is_text
 
 _GENERATED = re.compile(r"(_pb2|_pb2_grpc|_version|(^|/)conftest|(^|/)test_[^/]*|_tests?)\.py$")
 _OTHER_PARTS = frozenset(
@@ -176,25 +176,11 @@ def _behavior(source: str) -> str:
         return ""
 
 
-class _Undressed(ast.NodeTransformer):
+class _Undressed(WithoutAnnotations):
     """Takes out what no test sees: annotations, docstrings, sentences (texts with a space), ``None`` behind ``return``.
 
     Arguments of ``super``, which Python 3 does not need, go, too.
     """
-
-    def visit_arg(self, node: ast.arg) -> ast.AST:
-        return ast.arg(node.arg)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.returns = None
-        return self.generic_visit(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        node.returns = None
-        return self.generic_visit(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
-        return self.generic_visit(ast.Assign([node.target], node.value)) if node.value else None
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         if isinstance(node.func, ast.Name) and node.func.id == "super":

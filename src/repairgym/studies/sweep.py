@@ -255,6 +255,11 @@ def _has_results(place: Path) -> bool:
     return (place / "run.db").is_file() or (place / RESULT_FILE).is_file()
 
 
+def _has_verdicts(config: SweepConfig) -> bool:
+    """Return whether arms are compared by the verdicts of an evaluation."""
+    return bool(config.arms) and not config.program and ":" not in config.metric
+
+
 def _metric(config: SweepConfig) -> str:
     """Return what the value of a run is, with all that decides it."""
     return f"{config.metric} (last {config.window})" if ":" in config.metric else config.metric or "only evaluation"
@@ -265,7 +270,7 @@ def compare_arms(runs: Sequence[SweepRun], config: SweepConfig, folder: Path) ->
 
     Empty where ``metric`` is no evaluation, or the reference has not ended.
     """
-    if not config.arms or config.program or ":" in config.metric:
+    if not _has_verdicts(config):
         return []
     verdicts: dict[str, dict[int, TaskVerdicts]] = {}
     for run in runs:
@@ -307,7 +312,7 @@ def _run_child(run: SweepRun, config: SweepConfig, folder: Path, children: _Chil
         return run.model_copy(update={"exit_code": code, "status": "failed", **spent})
     compute = next(line["compute"] for line in own if line["compute"] is not None)
     result = {"metric": _metric(config), "value": read_value(place, config)}
-    if config.arms and not config.program and ":" not in config.metric:
+    if _has_verdicts(config):
         result["verdicts"] = _packed(_read_verdicts(place, config.metric))
     return run.model_copy(update={**result, **spent, **compute})
 

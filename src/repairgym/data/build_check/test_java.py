@@ -114,7 +114,7 @@ grant {{
 _NOT_DUMPABLE = (4, 0)
 """Arguments of prctl: no other process of this user can read or write the memory of this one."""
 MADE: list[Made | str] = []
-"""What the one build for all tests made, or why it made nothing."""
+"""Result of the one build for all tests, or why there is none."""
 
 
 class Made:
@@ -144,7 +144,7 @@ def first_error(log: str) -> str:
 
 
 def gradle_errors(log: str) -> list[str]:
-    """What Gradle says went wrong: places in a script, then the deepest cause."""
+    """Return what Gradle says went wrong: places in a script, then the deepest cause."""
     block = log.partition("* What went wrong:\n")[2].partition("\n* ")[0].replace(f"{TREE}/", "").splitlines()
     scripts = [line.strip() for line in block if re.match(r" *\w+ file '[^']+': \d+: ", line)]
     causes = [line.strip(" >") for line in reversed(block) if line.lstrip().startswith("> ")]
@@ -179,7 +179,7 @@ def end_others(known: set[int]) -> None:
 
 
 def is_ended(pid: int) -> bool:
-    """Whether a process is gone, or waits for its parent only."""
+    """Return whether a process is gone, or waits for its parent only."""
     try:
         return Path(f"/proc/{pid}/stat").read_text("utf-8", errors="replace").rpartition(")")[2].split()[0] in "ZX"
     except OSError:
@@ -187,7 +187,7 @@ def is_ended(pid: int) -> bool:
 
 
 def built() -> Made:
-    """What the one build made."""
+    """Result of the one build."""
     if not MADE:
         ctypes.CDLL(None).prctl(*_NOT_DUMPABLE, 0, 0, 0)
         sources, known = read_sources(), processes()
@@ -259,7 +259,7 @@ def compile_plainly(made: Made) -> None:
 
 
 def is_same(made: Made) -> bool:
-    """Whether the build's classes are those that the compiler alone makes."""
+    """Return whether the build's classes are those that the compiler alone makes."""
     paths = [path.relative_to(made.classes) for path in made.classes.rglob("*.class")]
     return all(
         (made.plain / path).is_file() and filecmp.cmp(made.classes / path, made.plain / path, shallow=False)

@@ -26,6 +26,7 @@ from repairgym.tasks.issues.describing import Failure, Report, assigned_entries,
 from repairgym.tasks.issues.localized import retold
 from repairgym.tasks.issues.proving import prove_task
 from repairgym.tasks.issues.run_text import without_run_text
+from repairgym.tasks.issues.statement import Proof
 from repairgym.tasks.layers.catalogue import CHANGELOGS
 from repairgym.tasks.layers.repositories import GitRepository
 from repairgym.tasks.layers.store import LayerStore
@@ -80,6 +81,9 @@ async def describe_again(tasks: Sequence[Task], describer: Describer) -> AsyncGe
     async def failures(task: Task) -> dict[str, Failure]:
         return await _failures(task, store, backend)
 
+    async def evidence(task: Task) -> tuple[dict[str, Failure], dict[str, Proof]]:
+        return await failures(task), await prove_task(task, pinned_tree(task, store), store, backend)
+
     try:
         async with aclosing(ordered_map(failures, synthetic, describer.num_concurrent)) as failed:
             async for task, messages in failed:
@@ -87,9 +91,8 @@ async def describe_again(tasks: Sequence[Task], describer: Describer) -> AsyncGe
         for pair in pairs.values():
             tree = pinned_tree(pair[0], store)
             told = {task.id: text for task, text in zip(pair, describer.told(pair, tree), strict=True)}
-            async with aclosing(ordered_map(failures, pair, describer.num_concurrent)) as failed:
-                async for task, messages in failed:
-                    proofs = await prove_task(task, tree, store, backend)
+            async with aclosing(ordered_map(evidence, pair, describer.num_concurrent)) as proven:
+                async for task, (messages, proofs) in proven:
                     yield describe(task, tree, Report(*told[task.id], messages, proofs))
     finally:
         await backend.close()

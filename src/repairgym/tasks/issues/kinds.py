@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from repairgym.records import ChangeKind
 from repairgym.tasks.build.test_files import FunctionNode, walk_functions
+from repairgym.tasks.mutation.operators import WithoutAnnotations
 from repairgym.tasks.sources.fixes import Fix, changes_code
 
 _FIX = re.compile(
@@ -116,32 +117,17 @@ def _public_names(source: str) -> set[str]:
     return {name for name in names if not name.rpartition(" ")[2].startswith("_")}
 
 
-class _WithoutAnnotations(ast.NodeTransformer):
-    """Takes annotations away, and the constant that tells the version."""
+class _WithoutVersion(WithoutAnnotations):
+    """Takes out the constant that tells the version, too."""
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
         names = {getattr(target, "id", "") for target in node.targets}
         return None if names <= _VERSION_NAMES else node
 
-    def visit_arg(self, node: ast.arg) -> ast.AST:
-        node.annotation = None
-        return node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.returns = None
-        return self.generic_visit(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        node.returns = None
-        return self.generic_visit(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
-        return None if node.value is None else ast.Assign([node.target], node.value, lineno=node.lineno)
-
 
 def _plain(source: str | None) -> str:
     """Return the code of ``source`` without annotations and version; ``source`` itself if it does not parse."""
     try:
-        return ast.dump(_WithoutAnnotations().visit(ast.parse(source or "")))
+        return ast.dump(_WithoutVersion().visit(ast.parse(source or "")))
     except SyntaxError:
         return source or ""

@@ -6,6 +6,7 @@ Reads the syntax tree of a test file. Makes a `Scope`. Guarantees: nothing runs;
 import ast
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from repairgym.tasks.build.test_files import FunctionNode
 
@@ -68,6 +69,7 @@ class Scope:
         return bool(names & (self.package_names | fixtures))
 
 
+@lru_cache(maxsize=4096)
 def loaded_names(node: ast.AST) -> frozenset[str]:
     """Return the names that ``node`` reads."""
     names = (child for child in ast.walk(node) if isinstance(child, ast.Name))

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from repairgym.tasks.build.test_files import FunctionNode
-from repairgym.tasks.issues.scope import Scope
+from repairgym.tasks.issues.scope import Scope, loaded_names
 
 _WORD = re.compile(r"[A-Za-z_]\w+")
 _CHANGING_CALLS = frozenset({"pop", "popitem", "next", "get_next", "get_prev", "read", "send", "setdefault", "update"})
@@ -57,7 +57,7 @@ class Check:
     def steps(self) -> list[ast.stmt]:
         """Return the statements that this check depends on."""
         targets = frozenset[str]().union(*(_bound(ast.Expr(loop.target)) for loop in self.loops))
-        needed = (_loaded(self.node) | set().union(*(_loaded(loop.iter) for loop in self.loops))) - targets
+        needed = (loaded_names(self.node) | set().union(*(loaded_names(loop.iter) for loop in self.loops))) - targets
         kept: set[int] = set()
         while True:
             # What is made from a needed value may change it, so that later calls on it count, too.
@@ -65,7 +65,7 @@ class Check:
             if numbers == kept:
                 return [self.before[number] for number in sorted(kept)]
             kept = numbers
-            needed |= set().union(*(_loaded(self.before[n]) | _bound(self.before[n]) for n in kept)) - targets
+            needed |= set().union(*(loaded_names(self.before[n]) | _bound(self.before[n]) for n in kept)) - targets
 
 
 class ProvenCheck(NamedTuple):
@@ -324,12 +324,6 @@ def _values(node: ast.AST) -> list[object]:
 
 
 @lru_cache(maxsize=4096)
-def _loaded(node: ast.AST) -> frozenset[str]:
-    names = (child for child in ast.walk(node) if isinstance(child, ast.Name))
-    return frozenset(name.id for name in names if isinstance(name.ctx, ast.Load))
-
-
-@lru_cache(maxsize=4096)
 def _bound(stmt: ast.stmt) -> frozenset[str]:
     if isinstance(stmt, FunctionNode | ast.ClassDef):
         return frozenset({stmt.name})
@@ -343,7 +337,7 @@ def _bound(stmt: ast.stmt) -> frozenset[str]:
 def _changed(stmt: ast.stmt) -> frozenset[str]:
     """Return the names in calls of ``stmt`` that change what they are made on."""
     calls = (child for child in ast.walk(stmt) if isinstance(child, ast.Call) and _called(child) in _CHANGING_CALLS)
-    return frozenset[str]().union(*map(_loaded, calls)) - {"self"}
+    return frozenset[str]().union(*map(loaded_names, calls)) - {"self"}
 
 
 def _matters(stmt: ast.stmt, needed: Set[str]) -> bool:
@@ -351,11 +345,11 @@ def _matters(stmt: ast.stmt, needed: Set[str]) -> bool:
     if _bound(stmt) & needed:
         return True
     if isinstance(stmt, ast.For | ast.While):
-        return bool(_loaded(stmt) & (needed - {"self"})) and not any(_sentence(child) for child in stmt.body)
+        return bool(loaded_names(stmt) & (needed - {"self"})) and not any(_sentence(child) for child in stmt.body)
     if _sentence(stmt):
         return bool(_changed(stmt) & needed)
     is_changing = isinstance(stmt, ast.Expr | ast.Delete | ast.Assign | ast.AugAssign) and not _is_doc(stmt)
-    return is_changing and bool(_loaded(stmt) & (needed - {"self"}))
+    return is_changing and bool(loaded_names(stmt) & (needed - {"self"}))
 
 
 # --- parameters of a test ------------------------------------------------------------------------------------------

@@ -153,8 +153,8 @@ NodeRunner = Literal["tape", "mocha", "node_test", "vitest", "jest"]
 _NPM_NAME = re.compile(r"(@[\w~-][\w.~-]*/)?[\w~-][\w.~-]*")
 
 
-class NpmPackage(Package):
-    """A package of the npm registry whose archives hold their tests; `sdists` has the integrity of each archive."""
+class NodeProject(Project):
+    """A project of JavaScript or TypeScript."""
 
     runner: NodeRunner
     """Framework of its tests. Its lock pins the framework, and what package and tests need."""
@@ -168,6 +168,10 @@ class NpmPackage(Package):
     def source_paths(self) -> tuple[str, ...]:
         """No folders: node has no path of modules."""
         return ()
+
+
+class NpmPackage(NodeProject, Package):
+    """A package of the npm registry whose archives hold their tests; `sdists` has the integrity of each archive."""
 
     @model_validator(mode="after")
     def _fits_node(self) -> Self:
@@ -238,20 +242,8 @@ class Repository(Project):
     """JSON file of issues: ``{"12": {"title": ..., "body": ...}}``, or a list of such objects with ``number``."""
 
 
-class NpmRepository(Repository):
+class NpmRepository(NodeProject, Repository):
     """A git repository with a ``package.json``; its lock is that of an `NpmPackage` of its name."""
-
-    runner: NodeRunner
-
-    @property
-    def test_runner(self) -> TestRunner:
-        """The framework."""
-        return TestRunner(type=self.runner)
-
-    @property
-    def source_paths(self) -> tuple[str, ...]:
-        """No folders: node has no path of modules."""
-        return ()
 
     @model_validator(mode="after")
     def _fits_node(self) -> Self:

@@ -277,3 +277,25 @@ def _name_site(function: ast.expr, tokens: SourceTokens) -> Iterator[Site]:
         number = tokens.index.get((line, end - len(function.attr)))
         if number is not None and tokens.tokens[number].string == function.attr:
             yield _site("name", tokens.tokens[number], _WORDS[function.attr])
+
+
+class WithoutAnnotations(ast.NodeTransformer):
+    """Takes out annotations, which change no behavior."""
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        """Return the parameter by its name."""
+        return ast.arg(node.arg)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        """Return the function without the type of its result."""
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        """Return the function without the type of its result."""
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        """Return a plain assignment; none where there is no value."""
+        return self.generic_visit(ast.Assign([node.target], node.value)) if node.value else None
