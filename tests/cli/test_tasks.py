@@ -87,3 +87,32 @@ def test_dry_run_prints_the_configuration_and_makes_nothing(tmp_path: Path) -> N
 )
 def test_help_has_an_example(command: str) -> None:
     assert f"Example: repairgym tasks {command}" in RUNNER.invoke(app, [command, "--help"]).output
+
+
+def test_an_interrupted_description_goes_on_where_it_was(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (task,) = TaskStore(folder).load()
+    other = task.model_copy(update={"id": "pkg-1.0-mutation-2", "issue": "at 0x7f0000000000 it fails"})
+    store = TaskStore(folder)
+    store.save([task, other], {}, {})
+    whole = tmp_path_factory.mktemp("whole") / "described"
+    assert RUNNER.invoke(app, ["describe", str(folder), str(whole)]).exit_code == 0
+    expected = TaskStore(whole).load()
+    assert "0x7f" not in expected[1].issue
+
+    output = tmp_path_factory.mktemp("cut") / "described"
+    origin = other.provenance.model_copy(update={"repository": str(folder / "absent"), "commit": "0" * 40})
+    store.save([task, other.model_copy(update={"source": "history", "provenance": origin})], {}, {})
+    cut = RUNNER.invoke(app, ["describe", str(folder), str(output)])
+    assert "absent" in str(cut.exception)
+    assert [path.name for path in output.iterdir()] == ["described.jsonl"]
+    line = json.loads((output / "described.jsonl").read_text())
+    line["task"]["issue"] = "as the first run had it"
+    (output / "described.jsonl").write_text(json.dumps(line) + "\n")
+    store.save([task, other], {}, {})
+    assert RUNNER.invoke(app, ["describe", str(folder), str(output)]).exit_code == 0
+    assert [done.issue for done in TaskStore(output).load()] == ["as the first run had it", expected[1].issue]
+    assert not (output / "described.jsonl").exists()
+    again = RUNNER.invoke(app, ["describe", str(folder), str(output)])
+    assert "is not empty" in str(again.exception)

@@ -22,6 +22,7 @@ from repairgym.records import Split
 if TYPE_CHECKING:
     from repairgym.tasks.adding.adding import Added, Adder
     from repairgym.tasks.adding.npm import NpmAdder
+    from repairgym.tasks.adding.npm_project import NodeTrial
     from repairgym.tasks.adding.npm_repository import NpmRepositoryAdder
 
 
@@ -100,7 +101,7 @@ def _of_repository(adder: Adder, url: str, subdirectory: str, node: str) -> Adde
     adder.say(f"opens {url}")
     clone = GitRepository.open(url, adder.store, subdirectory)
     if is_npm_repository(clone, clone.resolve("HEAD")):
-        return NpmRepositoryAdder(adder.store, adder.backend, adder.split, adder.command, adder.say, node)
+        return NpmRepositoryAdder(_node_trial(adder, adder.command, node))
     if node:
         raise ConfigError(f"--node is of JavaScript, and {url} has no package.json, or is a Python project")
     return adder
@@ -109,7 +110,13 @@ def _of_repository(adder: Adder, url: str, subdirectory: str, node: str) -> Adde
 def _of_npm(adder: Adder, node: str) -> NpmAdder:
     from repairgym.tasks.adding.npm import NpmAdder
 
-    return NpmAdder(adder.store, adder.backend, adder.split, f"{adder.command} --npm", adder.say, node)
+    return NpmAdder(_node_trial(adder, f"{adder.command} --npm", node))
+
+
+def _node_trial(adder: Adder, command: str, node: str) -> NodeTrial:
+    from repairgym.tasks.adding.npm_project import NodeTrial
+
+    return NodeTrial(adder.store, adder.backend, adder.split, command, adder.say, node)
 
 
 def _show(added: Added, catalogue: Path, locks: Path, is_written: bool, is_json: bool) -> None:

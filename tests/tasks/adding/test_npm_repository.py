@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from repairgym.cli.tasks import app
 from repairgym.config.tasks import HistoryConfig, MutationConfig, TasksConfig
 from repairgym.errors import TaskError
-from repairgym.tasks.adding.npm_repository import read_project
 from repairgym.tasks.build.build_tasks import build
 from repairgym.tasks.layers.catalogue import NpmRepository, load_catalogue
 from repairgym.tasks.layers.npm_locks import pinned_npm_lock
@@ -155,33 +154,6 @@ def test_typescript_in_vitest_becomes_a_certified_task(tmp_path: Path, make_repo
     (task,) = build(config, tmp_path / "tasks").load()
     assert task.certificate.is_valid
     assert (task.runner.type, len(task.fail_to_pass)) == ("vitest", 2)
-
-
-@pytest.mark.parametrize(
-    ("settings", "files", "runner"),
-    [
-        ({"scripts": {"test": "vitest run"}}, {"src/a.test.ts": "it('a', () => {})"}, "vitest"),
-        ({"devDependencies": {"jest": "29", "mocha": "10"}, "scripts": {"test": "jest"}},
-         {"__tests__/a.js": "test.each([1])('a', () => {})"}, "jest"),
-        ({"devDependencies": {"mocha": "10"}}, {"test/a.js": "describe('a', () => {})"}, "mocha"),
-        ({"devDependencies": {"tape": "5"}}, {"test/a.js": "import { test } from 'node:test'; test(f)"}, "node_test"),
-    ],
-)  # fmt: skip
-def test_the_framework_is_that_of_the_script_else_of_the_tests(
-    tmp_path: Path, settings: dict[str, Any], files: dict[str, str], runner: str
-) -> None:
-    for path, text in {**files, "src/a.ts": "export const a = 1;\n", "test/helper.js": "module.exports = 1;\n"}.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text, encoding="utf-8")
-    project = read_project("a", tmp_path, settings)
-    assert (project.runner, project.tests) == (runner, tuple(files))
-    assert project.sources == ("src/**/*.ts",)
-
-
-def test_a_project_without_tests_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "index.js").write_text("module.exports = 1;\n", encoding="utf-8")
-    with pytest.raises(TaskError, match="no test file"):
-        read_project("a", tmp_path, {})
 
 
 def test_a_projects_own_lock_loses_addresses_and_keeps_integrities() -> None:

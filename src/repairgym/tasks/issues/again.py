@@ -45,6 +45,8 @@ class Describer:
     """Issues of the repositories, by number."""
     localization: Localization | None = None
     """Place that issues of synthetic bugs are to tell; None: they stay."""
+    described: Mapping[str, Task] = field(default_factory=dict)
+    """Tasks that an interrupted run described, by id; none of them runs again."""
 
     def told(self, tasks: Sequence[Task], tree: Path) -> list[tuple[str, str]]:
         """Return the text about each of ``tasks``, which are of one pair of releases or one commit, and its source."""
@@ -70,8 +72,12 @@ async def describe_again(tasks: Sequence[Task], describer: Describer) -> AsyncGe
     synthetic: list[Task] = []
     for task in tasks:
         origin = task.provenance
+        if done := describer.described.get(task.id):
+            yield done
         if task.source in ("releases", "history"):
             pairs[origin.package, origin.base_version, origin.version, _told_commit(task)].append(task)
+        elif done:
+            continue
         elif task.source == "mutations" and describer.localization:
             synthetic.append(task)
         else:
@@ -89,9 +95,12 @@ async def describe_again(tasks: Sequence[Task], describer: Describer) -> AsyncGe
             async for task, messages in failed:
                 yield retold(task, messages, describer.localization or "function", pinned_tree(task, store))
         for pair in pairs.values():
+            if not (left := [task for task in pair if task.id not in describer.described]):
+                continue
+            # What the changelog tells is assigned to all fixes of a pair together.
             tree = pinned_tree(pair[0], store)
             told = {task.id: text for task, text in zip(pair, describer.told(pair, tree), strict=True)}
-            async with aclosing(ordered_map(evidence, pair, describer.num_concurrent)) as proven:
+            async with aclosing(ordered_map(evidence, left, describer.num_concurrent)) as proven:
                 async for task, (messages, proofs) in proven:
                     yield describe(task, tree, Report(*told[task.id], messages, proofs))
     finally:

@@ -1,0 +1,278 @@
+"""A project of JavaScript or TypeScript that is to be added: what its files tell, and what its suite does.
+
+Reads the folder of an archive or a commit. Makes `NodeFolder` records, the packages that an environment of it needs,
+and the runs of its suite. Guarantees: no code of the project runs outside of a sandbox; three runs decide which test
+files stay.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from repairgym.errors import TaskError
+from repairgym.records import Split, TestOutcome, TestRequest, TestRun, TestRunner
+from repairgym.sandbox.base import SandboxBackend, SandboxSpec
+from repairgym.tasks.adding.adding import MIN_TESTS, Added
+from repairgym.tasks.adding.entry import render_entry
+from repairgym.tasks.adding.trial import MAX_SHARE_UNSTABLE, MIN_SHARE_PASSED, Say
+from repairgym.tasks.build.validation import run_times
+from repairgym.tasks.javascript.syntax import is_javascript
+from repairgym.tasks.layers.catalogue import NodeRunner, NpmPackage, NpmRepository
+from repairgym.tasks.layers.environments import build_environment
+from repairgym.tasks.layers.store import LayerStore
+
+FRAMEWORKS: Mapping[NodeRunner, tuple[str, ...]] = {
+    "vitest": ("2.1.9",),
+    "jest": ("29.7.0",),
+    "mocha": ("10.8.2", "8.4.0"),
+    "tape": ("5.9.0", "4.17.0", "3.6.1"),
+    "node_test": ("",),
+}
+"""Framework -> versions of its package; a later one where an earlier one needs the project itself."""
+_TYPESCRIPT_LOADER = {"tsx": "4.19.2"}
+_TYPESCRIPT = (".ts", ".tsx", ".mts", ".cts")
+_TEST_FOLDERS = frozenset({"test", "tests", "__tests__", "spec"})
+_NO_SOURCES = frozenset({
+    "dist", "build", "example", "examples", "bench", "benchmark", "benchmarks", "docs", "node_modules", "types"
+})  # fmt: skip
+_CONFIGURATION = re.compile(r"^(\..*|.*\.config\.\w+|Gruntfile|Gulpfile|gulpfile|karma\.\w+|rollup\.\w+)")
+_IMPORT = re.compile(r"""(?:\brequire\(\s*|\bfrom\s+|\bimport\s*\(?\s*)['"]([^'"./][^'"]*)['"]""")
+_TEST_CALL = re.compile(r"(?:^|[^.\w])(?:it|test|describe|suite|context)(?:\.\w+)*\s*[(`]", re.MULTILINE)
+_USES: Mapping[NodeRunner, re.Pattern[str]] = {
+    "tape": re.compile(r"""['"]tape['"]"""),
+    "node_test": re.compile(r"""['"]node:test['"]"""),
+}
+_NEEDED_BY_SETTINGS = re.compile(
+    r"^(typescript|ts-jest|tslib|@swc/(jest|core)|babel-jest|@babel/.*|esbuild(-jest)?|jest-environment-.*|jsdom|happy-dom)$"
+)
+"""Packages that configurations of test frameworks name, and no test imports."""
+_NUM_RUNS = 3
+_RUN_S, _TEST_S = 600.0, 20.0
+
+
+class NodeFolder(NamedTuple):
+    """A project in a folder, with what its files tell."""
+
+    name: str
+    """As ``package.json`` has it, with its scope."""
+    tree: Path
+    settings: Mapping[str, Any]
+    """Content of ``package.json``."""
+    runner: NodeRunner
+    tests: tuple[str, ...]
+    sources: tuple[str, ...]
+    """Glob patterns."""
+
+    @property
+    def declared(self) -> dict[str, str]:
+        """Every package that it asks for, with its range."""
+        kinds = ("devDependencies", "optionalDependencies")
+        return {name: wanted for kind in kinds for name, wanted in self._of(kind).items()} | self.required
+
+    @property
+    def required(self) -> dict[str, str]:
+        """The packages that its users get with it, or must have."""
+        return self._of("peerDependencies") | self._of("dependencies")
+
+    @property
+    def needed(self) -> dict[str, str]:
+        """The required packages, and those for development that code imports or configurations of tests name."""
+        texts = (_text(path) for path in self.tree.rglob("*") if path.is_file() and self._may_import(path))
+        imported = {_package_of(module) for text in texts for module in _IMPORT.findall(text)}
+        used = {
+            name: wanted
+            for name, wanted in self._of("devDependencies").items()
+            if name in imported or _NEEDED_BY_SETTINGS.match(name)
+        }
+        return {name: wanted for name, wanted in (used | self.required).items() if name != self.name}
+
+    def tools(self, version: str) -> dict[str, str]:
+        """Return the framework in ``version`` (empty: it needs no package), and what it needs to read the tests."""
+        own: dict[str, str] = {self.runner: version} if version else {}
+        is_typed = any(path.endswith(_TYPESCRIPT) for path in (*self.tests, *self.sources))
+        return {**own, **(_TYPESCRIPT_LOADER if is_typed and self.runner not in ("vitest", "jest") else {})}
+
+    def _of(self, kind: str) -> dict[str, str]:
+        return dict(self.settings.get(kind) or {})
+
+    def _may_import(self, path: Path) -> bool:
+        folders = set(path.relative_to(self.tree).parts[:-1])
+        return is_javascript(path.name) and not folders & _NO_SOURCES
+
+
+def read_settings(tree: Path) -> dict[str, Any]:
+    """Return the content of ``package.json``; TaskError when it is missing or cannot be read."""
+    try:
+        content = json.loads((tree / "package.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TaskError(f"package.json cannot be read: {error}") from error
+    return content if isinstance(content, dict) else {}
+
+
+def read_folder(tree: Path, name: str = "") -> NodeFolder:
+    """Return framework, tests and sources of ``tree``; TaskError without tests.
+
+    Args:
+        tree: Folder with a ``package.json``.
+        name: Name of the package, default: that in ``package.json``.
+    """
+    settings = read_settings(tree)
+    name = name or str(settings.get("name", ""))
+    files = [path.relative_to(tree).as_posix() for path in sorted(tree.rglob("*")) if path.is_file()]
+    code = [path for path in files if is_javascript(path) and "node_modules" not in PurePosixPath(path).parts]
+    candidates = {path: _text(tree / path) for path in code if _may_be_test(path)}
+    runner = _runner(settings, candidates)
+    tests = tuple(path for path, text in candidates.items() if _USES.get(runner, _TEST_CALL).search(text))
+    sources = _source_patterns(path for path in code if path not in candidates)
+    if not tests or not sources:
+        what = "test" if not tests else "source"
+        raise TaskError(
+            f"{name}: no {what} file; tests lie in test, tests, __tests__ or spec, or are called *.test.* or *.spec.*"
+        )
+    return NodeFolder(name, tree, settings, runner, tests, sources)
+
+
+def _runner(settings: Mapping[str, Any], texts: Mapping[str, str]) -> NodeRunner:
+    """Return the framework that the test script names, else the test files, else the dependencies."""
+    declared = {**settings.get("dependencies", {}), **settings.get("devDependencies", {})}
+    script = str(settings.get("scripts", {}).get("test", ""))
+    known: tuple[NodeRunner, ...] = ("vitest", "jest", "mocha", "tape")
+    named = [runner for runner in known if re.search(rf"\b{runner}\b", script)]
+    used: list[NodeRunner] = [runner for runner, use in _USES.items() if any(map(use.search, texts.values()))]
+    listed = [runner for runner in known if runner in declared]
+    return next(iter((*named, *used, *listed)), "node_test")
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _may_be_test(path: str) -> bool:
+    """Return True for a file in a folder of tests, or with the name of one."""
+    pure = PurePosixPath(path)
+    return bool(_TEST_FOLDERS & set(pure.parts[:-1])) or bool(re.search(r"(^|[._-])(test|spec)s?\.\w+$", pure.name))
+
+
+def _source_patterns(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return glob patterns of the files of ``paths`` that may be broken."""
+    own = [PurePosixPath(path) for path in paths if not _NO_SOURCES & set(PurePosixPath(path).parts[:-1])]
+    own = [path for path in own if not _CONFIGURATION.match(path.name) and not path.name.endswith((".d.ts", ".min.js"))]
+    top = sorted(path.name for path in own if len(path.parts) == 1)
+    below = sorted({f"{path.parts[0]}/**/*{path.suffix}" for path in own if len(path.parts) > 1})
+    return (*top, *below)
+
+
+def patterns_of_tests(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return patterns of the files of the folders of ``paths``, so that other releases' tests are found as well."""
+    pure = [PurePosixPath(path) for path in paths]
+    folders = sorted({f"{path.parent.as_posix()}/*{path.suffix}" for path in pure if len(path.parts) > 1})
+    return (*sorted(path.name for path in pure if len(path.parts) == 1), *folders)
+
+
+def _package_of(module: str) -> str:
+    """Return the package of a module's name."""
+    parts = module.split("/")
+    return "/".join(parts[:2]) if module.startswith("@") else parts[0]
+
+
+# --- the suite --------------------------------------------------------------------------------------------------------
+
+
+class Tried(NamedTuple):
+    """What three runs of a suite told."""
+
+    kept: tuple[str, ...]
+    """Files that pass most of their tests in every run, and few of whose tests change their outcome."""
+    num_files: int
+    num_passed: int
+    """Of the first run, as `num_failed`."""
+    num_failed: int
+
+
+@dataclass(frozen=True)
+class NodeTrial:
+    """Runs suites of JavaScript, and makes entries from what they told."""
+
+    store: LayerStore
+    backend: SandboxBackend
+    split: Split
+    command: str
+    """The command as the user gave it, for the entry."""
+    say: Say
+    node_version: str = ""
+    """Node of the environment; empty: the machine's."""
+
+    async def run(self, folder: NodeFolder, lock: str) -> Tried:
+        """Run the suite of ``folder`` three times in the environment of ``lock``; TaskError when no file stays."""
+        self.say(f"runs {len(folder.tests)} test files {_NUM_RUNS} times in {folder.runner}")
+        spec = SandboxSpec(environment=build_environment(self.store, lock)[1], tree=folder.tree)
+        runner = TestRunner(type=folder.runner)
+        request = TestRequest(test_ids=folder.tests, timeout_s=_RUN_S, test_timeout_s=_TEST_S, runner=runner)
+        runs = await run_times(self.backend, spec, request, _NUM_RUNS)
+        kept = stable_files(runs, folder.tests)
+        if not kept:
+            told = runs[0].output_tail[-400:]
+            raise TaskError(f"{folder.name}: no file passes most of its tests in each of {_NUM_RUNS} runs: {told}")
+        outcomes = Counter(result.outcome for test_id, result in runs[0].results.items() if "::" in test_id)
+        num_failed = outcomes[TestOutcome.FAILED] + outcomes[TestOutcome.ERROR]
+        return Tried(kept, len(folder.tests), outcomes[TestOutcome.PASSED], num_failed)
+
+    def added(
+        self,
+        project: NpmPackage | NpmRepository,
+        tried: Tried,
+        lock: str,
+        comments: Mapping[str, str],
+        problems: tuple[str, ...] = (),
+    ) -> Added:
+        """Return ``project`` with its entry and its counts.
+
+        Args:
+            project: The new entry of the catalogue.
+            tried: The runs of its suite.
+            lock: The environment in which they were made.
+            comments: Field -> comment of the entry, beside those of the fields that every project has.
+            problems: Things that could not be done, a sentence each.
+        """
+        common = {
+            "split": "as --split says; all tasks of a package are in one split",
+            "runner": "the framework that package.json or the test files name",
+            "tests": f"{tried.num_passed} tests pass, {tried.num_failed} fail",
+        }
+        is_package = isinstance(project, NpmPackage)
+        return Added(
+            name=project.name,
+            kind="npm" if is_package else "npm_repository",
+            version=project.version if isinstance(project, NpmPackage) else project.revision,
+            is_suite_running=tried.num_passed >= max(MIN_TESTS, tried.num_failed),
+            num_passed=tried.num_passed,
+            num_failed=tried.num_failed,
+            num_files=tried.num_files,
+            num_files_kept=len(tried.kept),
+            num_pairs=len(project.releases) if isinstance(project, NpmPackage) else 0,
+            requirements=tuple(sorted(json.loads(lock)["packages"][""].get("dependencies", {}))),
+            plugins=(),
+            problems=problems,
+            entry=render_entry(project, {**common, **comments}, problems, self.command),
+            lock=lock,
+            lock_name=f"npm/{project.file_stem}.json",
+        )
+
+
+def stable_files(runs: list[TestRun], paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the files that pass most of their tests in every run, and few of whose tests change their outcome."""
+    kept: list[str] = []
+    for path in paths:
+        own = {test_id for run in runs for test_id in run.results if test_id.startswith(f"{path}::")}
+        outcomes = [{run.outcome(test_id) for run in runs} for test_id in own]
+        num_good = sum(seen == {TestOutcome.PASSED} for seen in outcomes)
+        num_failing = sum(bool(seen & {TestOutcome.FAILED, TestOutcome.ERROR}) for seen in outcomes)
+        num_unstable = sum(len(seen) > 1 for seen in outcomes)
+        is_mostly_passing = num_good > 0 and num_good >= MIN_SHARE_PASSED * (num_good + num_failing)
+        if is_mostly_passing and num_unstable <= MAX_SHARE_UNSTABLE * len(own):
+            kept.append(path)
+    return tuple(kept)

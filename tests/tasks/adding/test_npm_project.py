@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repairgym.errors import TaskError
+from repairgym.records import TestOutcome, TestResult, TestRun
+from repairgym.tasks.adding.npm_project import read_folder, stable_files
+
+
+def run_of(outcomes: str) -> TestRun:
+    """A run of one file; each letter is the outcome of a test: passed, failed or skipped."""
+    kinds = {"p": TestOutcome.PASSED, "f": TestOutcome.FAILED, "s": TestOutcome.SKIPPED}
+    results = {f"a.js::{number}": TestResult(outcome=kinds[letter]) for number, letter in enumerate(outcomes)}
+    return TestRun(results=results, exit_status=0)
+
+
+def test_files_stay_that_pass_most_tests_alike_in_every_run() -> None:
+    kept = {
+        runs: bool(stable_files([run_of(outcomes) for outcomes in runs.split()], ("a.js",)))
+        for runs in ("ppf ppf", "pff pff", "pss pss", "ppp ppf", "ppp pp", "ss ss", f"{'p' * 99}p {'p' * 99}f")
+    }
+    assert [runs for runs, is_kept in kept.items() if is_kept] == ["ppf ppf", "pss pss", f"{'p' * 100} {'p' * 99}f"]
+
+
+def test_benchmarks_and_types_are_no_sources(tmp_path: Path) -> None:
+    for path in ("index.js", "lib/a.js", "benchmarks/run.js", "types/index.test-d.ts", "eslint.config.js"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text("module.exports = 1\n", encoding="utf-8")
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test/a.test.js").write_text("const { test } = require('node:test')\n", encoding="utf-8")
+    (tmp_path / "package.json").write_text("{}", encoding="utf-8")
+    folder = read_folder(tmp_path, "a")
+    assert (folder.runner, folder.sources) == ("node_test", ("index.js", "lib/**/*.js"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "files", "runner"),
+    [
+        ({"scripts": {"test": "vitest run"}}, {"src/a.test.ts": "it('a', () => {})"}, "vitest"),
+        ({"devDependencies": {"jest": "29", "mocha": "10"}, "scripts": {"test": "jest"}},
+         {"__tests__/a.js": "test.each([1])('a', () => {})"}, "jest"),
+        ({"devDependencies": {"mocha": "10"}}, {"test/a.js": "describe('a', () => {})"}, "mocha"),
+        ({"devDependencies": {"tape": "5"}}, {"test/a.js": "import { test } from 'node:test'; test(f)"}, "node_test"),
+    ],
+)  # fmt: skip
+def test_the_framework_is_that_of_the_script_else_of_the_tests(
+    tmp_path: Path, settings: dict[str, Any], files: dict[str, str], runner: str
+) -> None:
+    for path, text in {**files, "src/a.ts": "export const a = 1;\n", "test/helper.js": "module.exports = 1;\n"}.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    (tmp_path / "package.json").write_text(json.dumps(settings), encoding="utf-8")
+    project = read_folder(tmp_path, "a")
+    assert (project.runner, project.tests) == (runner, tuple(files))
+    assert project.sources == ("src/**/*.ts",)
+
+
+def test_a_project_without_tests_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "index.js").write_text("module.exports = 1;\n", encoding="utf-8")
+    (tmp_path / "package.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(TaskError, match="no test file"):
+        read_folder(tmp_path, "a")
+
+
+def test_what_tests_import_is_needed_and_tsx_reads_typescript(tmp_path: Path) -> None:
+    settings = {
+        "name": "a",
+        "devDependencies": {"mocha": "10", "chai": "4", "eslint": "8", "typescript": "5", "benchmark": "2", "a": "1"},
+        "dependencies": {"b": "1"},
+        "peerDependencies": {"c": "1"},
+    }
+    files = {
+        "package.json": json.dumps(settings),
+        "src/a.ts": "export const a = 1;\n",
+        "src/tests/a.test.ts": "import chai from 'chai'; import a from 'a'; describe('a', () => {})\n",
+        "bench/run.js": "require('benchmark')\n",
+    }
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    folder = read_folder(tmp_path)
+    assert folder.needed == {"chai": "4", "typescript": "5", "b": "1", "c": "1"}
+    assert folder._replace(runner="mocha").tools("10.8.2") == {"mocha": "10.8.2", "tsx": "4.19.2"}
+    assert folder._replace(runner="vitest").tools("2.1.9") == {"vitest": "2.1.9"}
