@@ -41,3 +41,18 @@ def test_a_parameter_is_new_where_its_own_function_did_not_have_it() -> None:
     older, newer = {"a.py": BEFORE + other}, {"a.py": WIDER + other}
     fix = Fix(tuple(find_hunks(older, newer)), older, newer)
     assert kind_of(Change(fix, "", frozenset({"area", "unit"}))) == "feature"
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        (("NameError: name 'unit' is not defined",), "refactoring"),
+        (("ModuleNotFoundError: No module named 'six'",), "refactoring"),
+        (("ModuleNotFoundError: No module named 'absent'",), "fix"),
+        (("NameError: name 'unit' is not defined", "AssertionError: assert 2 == 3"), "fix"),
+    ],
+)
+def test_broken_code_that_lacks_a_name_is_half_of_a_change(messages: tuple[str, ...], expected: str) -> None:
+    older, newer = {"a.py": f"import six\n{BEFORE}"}, {"a.py": FIXED}
+    fix = Fix(tuple(find_hunks(older, newer)), older, newer)
+    assert kind_of(Change(fix, "", frozenset({"area"}), messages)) == expected

@@ -92,8 +92,10 @@ def describe(task: Task, tree: Path, report: Report) -> Task:
         facts, untold = told, left
     facts = _with_hidden_behaviour(facts, report)
     if facts.task.issue:
-        return _labelled(facts, text, bool(untold))
-    return _labelled(replace(facts, task=_with_issue(task, _test_names(task, report), source)), text, True)
+        return _labelled(facts, text, bool(untold), report.failures)
+    return _labelled(
+        replace(facts, task=_with_issue(task, _test_names(task, report), source)), text, True, report.failures
+    )
 
 
 def _names_what_is_new(facts: Facts, text: str) -> bool:
@@ -199,9 +201,10 @@ def _with_visible(facts: Facts, function: str) -> Task:
     )
 
 
-def _labelled(facts: Facts, text: str, is_underspecified: bool) -> Task:
+def _labelled(facts: Facts, text: str, is_underspecified: bool, failures: Mapping[str, Failure]) -> Task:
     used = frozenset(facts.used_names(facts.hidden_functions() + facts.visible_functions()))
-    labels = {**facts.task.labels, "kind": kind_of(Change(facts.fix, text, used))}
+    messages = tuple(failure.message for failure in failures.values())
+    labels = {**facts.task.labels, "kind": kind_of(Change(facts.fix, text, used, messages))}
     labels.pop(UNDERSPECIFIED, None)
     if is_underspecified:
         labels[UNDERSPECIFIED] = "true"

@@ -32,6 +32,7 @@ _REFACTORING = re.compile(
 )
 
 
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 _VERSION_NAMES = frozenset(
     {"__version__", "__version_info__", "__version_tuple__", "VERSION", "version", "version_info"}
 )
@@ -46,6 +47,8 @@ class Change:
     """Text of the project about it; empty without one."""
     used_names: frozenset[str]
     """Names that its failing tests use."""
+    messages: tuple[str, ...] = ()
+    """First lines of the failures on the broken code."""
 
     @property
     def has_code(self) -> bool:
@@ -68,6 +71,18 @@ class Change:
         after: set[str] = set().union(*(_public_names(text or "") for text in self.fix.gold_files.values()))
         return frozenset(name.rpartition(" ")[2] for name in after - before) & self.used_names
 
+    @property
+    def is_half(self) -> bool:
+        """True where the broken code lacks a name that it uses in each failure: no release was ever like that."""
+        return bool(self.messages) and all(map(self._lacks_name, self.messages))
+
+    def _lacks_name(self, message: str) -> bool:
+        if message.startswith("NameError: "):
+            return True
+        missing = _MISSING_MODULE.match(message)
+        texts = "\n".join(text or "" for text in self.fix.broken_files.values())
+        return missing is not None and bool(re.search(rf"^\s*(import|from)\s+{missing[1]}\b", texts, re.MULTILINE))
+
     def tells(self, words: re.Pattern[str]) -> bool:
         """Return whether the text has one of ``words``."""
         return bool(words.search(self.text))
@@ -86,8 +101,10 @@ RULES: tuple[tuple[ChangeKind, str, Callable[[Change], bool]], ...] = (
     ),
     (
         "refactoring",
-        "only annotations or the version change, or the text tells a refactoring and no fix",
-        lambda change: not change.has_behaviour or (change.tells(_REFACTORING) and not change.tells(_FIX)),
+        "only annotations or the version change, the broken code lacks a name that it uses, or the text says so",
+        lambda change: (
+            not change.has_behaviour or change.is_half or (change.tells(_REFACTORING) and not change.tells(_FIX))
+        ),
     ),
     ("fix", "everything else", lambda change: True),
 )
