@@ -44,7 +44,15 @@ function total(prices, limit = 3, name = 'x') {
 }
 """
 LINE = 3
-CALLS = [[[]], [[1, None, 7]], [[1, 2, 3, 4], 2], [[7]], [[5, 6], 1, "y"], [[5, 6], 9, "skip"], [[10, 20, 30], 9, "skip"]]
+CALLS: list[list[object]] = [
+    [[]],
+    [[1, None, 7]],
+    [[1, 2, 3, 4], 2],
+    [[7]],
+    [[5, 6], 1, "y"],
+    [[5, 6], 9, "skip"],
+    [[10, 20, 30], 9, "skip"],
+]
 
 
 def answers(sources: dict[str, str], calls: list[list[object]], name: str) -> dict[str, object]:

@@ -2,13 +2,14 @@
 
 Reads a path, its text and the place of a function. Makes the text with that function rewritten. Guarantees: each
 rewrite keeps the behaviour by construction: which calls, in which order, with which values, is the same, and so are
-names, lengths and ``this`` of functions. Where that is not sure there is no rewrite: in files with ``eval`` or ``with``,
-for variables that name a function, where a line break may end a statement. Line numbers, names of locals (which node
-may tell in the text of an error) and the frame of an extracted expression change.
+names, lengths and ``this`` of functions. Where that is not sure there is no rewrite: in files with ``eval`` or
+``with``, for variables that name a function, where a line break may end a statement. Line numbers, names of locals
+(which node may tell in the text of an error) and the frame of an extracted expression change.
 """
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 
 from tree_sitter import Node
 
@@ -291,7 +292,7 @@ def _reorder_declarations(function: Node) -> Iterator[Edit]:
     """Exchange two neighbouring declarations of different variables with literals as their values."""
     for block in _nodes(function, "statement_block"):
         children = block.named_children
-        for first, second in zip(children, children[1:], strict=False):
+        for first, second in pairwise(children):
             names, texts = [*map(_literal_name, (first, second))], [text_of(first), text_of(second)]
             is_alike = texts[0].endswith(";") == texts[1].endswith(";")
             if all(names) and names[0] != names[1] and is_alike:

@@ -96,11 +96,11 @@ def function_at(path: str, source: str, first_line: int) -> Node | None:
     return next((node for function, node in found if function.first_line == first_line), None)
 
 
-def function_codes(path: str, source: str) -> dict[NamedFunction, tuple[str, ...]]:
-    """Return function -> its words, without those of the functions with names inside; SyntaxError as above."""
+def function_codes(path: str, source: str) -> list[tuple[str, ...]]:
+    """Return the words of each of `named_functions`, without those of functions with names inside of it."""
     found = list(_functions_below(parse(path, source), ""))
     ids = frozenset(node.id for _, node in found)
-    return {function: _code_below(node, ids) for function, node in found}
+    return [_code_below(node, ids) for _, node in found]
 
 
 def _functions_below(node: Node, prefix: str) -> Iterator[tuple[NamedFunction, Node]]:
