@@ -32,6 +32,7 @@ from repairgym.tasks.audit.variants import (
     wrong_variants,
 )
 from repairgym.tasks.build.concurrency import ordered_map
+from repairgym.tasks.build.test_files import file_of
 from repairgym.tasks.build.validation import graded_files, run_fresh, task_layers, task_request
 from repairgym.tasks.layers.store import LayerStore
 
@@ -42,6 +43,8 @@ NUM_FIRST_TESTS = 10
 """Tests that run first: most wrong variants fail one of them."""
 SUITE_S = 2.0
 """Most gold time of the suite's tests that a survivor meets, smallest tests first."""
+NUM_FILES = 8
+"""Most files of these tests, where each runs whole and in a process of its own (node)."""
 
 
 class AuditBounds(Record):
@@ -200,7 +203,11 @@ class TaskTrial:
         """Return the tests of the suite that execute what ``variant`` changes, without those of the task."""
         suite, own = self.tree.suite, set(own_tests(self.task))
         covering = suite.of_functions(variant.places) if variant.places else suite.of_files(self.task.gold_files)
-        return suite.within((i for i in covering if i not in own), SUITE_S)
+        further = [i for i in covering if i not in own]
+        if self.task.runner.is_node:
+            files = [*dict.fromkeys(map(file_of, further))][:NUM_FILES]
+            further = [i for i in further if file_of(i) in files]
+        return suite.within(further, SUITE_S)
 
     async def try_right(self, variant: Variant) -> VariantOutcome:
         """Return whether the task's tests accept a rewrite."""
