@@ -74,8 +74,9 @@ class TreeSuite:
     def seconds_of(self, test_ids: Collection[str], is_whole: bool) -> list[float]:
         """Return what the known ones of ``test_ids`` take; where files run whole, what every test of theirs takes."""
         files = {file_of(test_id) for test_id in test_ids}
-        known = {i: s for i, s in self.measured_s.items() if file_of(i) in files} if is_whole else self.durations_s
-        return [*known.values()] if is_whole else [known[i] for i in test_ids if i in known]
+        if is_whole:
+            return [seconds for i, seconds in self.measured_s.items() if "::" in i and file_of(i) in files]
+        return [self.durations_s[i] for i in test_ids if i in self.durations_s]
 
     def of_functions(self, places: Collection[FunctionPlace]) -> tuple[str, ...]:
         """Return the tests that execute one of ``places``, smallest first; every test when there are none."""
