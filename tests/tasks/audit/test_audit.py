@@ -46,14 +46,14 @@ def thin(task: Task) -> Task:
 
 def test_variants_differ_from_gold_broken_and_each_other(tasks: list[Task]) -> None:
     for task in tasks:
-        wrong = wrong_variants(task, tasks, VariantBounds())
+        wrong = wrong_variants(task, tasks, VariantBounds(), Path())
         texts = [variant.key for variant in [*wrong, *right_variants(task, VariantBounds())]]
         gold = tuple(sorted(task.gold_files.items()))
         broken = tuple((path, task.base_files[path]) for path in sorted(task.gold_files))
         assert len({gold, broken, *texts}) == len(texts) + 2
-        assert wrong == wrong_variants(task, tasks, VariantBounds())
+        assert wrong == wrong_variants(task, tasks, VariantBounds(), Path())
         assert {"operator", "rewrite"} <= {variant.kind for variant in [*wrong, *right_variants(task, VariantBounds())]}
-        other = wrong_variants(task, tasks, VariantBounds(seed=1))
+        other = wrong_variants(task, tasks, VariantBounds(seed=1), Path())
         assert other != wrong
 
 
