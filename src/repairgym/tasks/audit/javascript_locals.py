@@ -31,12 +31,12 @@ def plain_locals(function: Node) -> dict[str, list[Node]]:
     for node in walk(function):
         if node.type in ("identifier", _SHORT, _SHORT_PATTERN):
             places[text_of(node)].append(node)
-    return {name: found for name, found in places.items() if _is_plain(found)}
+    return {name: uses for name, uses in places.items() if _is_plain(uses)}
 
 
 def numeric_counters(function: Node) -> dict[str, list[Node]]:
     """Return those of `plain_locals` that hold nothing but numbers: a literal, plus and minus literals."""
-    return {name: found for name, found in plain_locals(function).items() if all(map(_keeps_number, found))}
+    return {name: uses for name, uses in plain_locals(function).items() if all(map(_keeps_number, uses))}
 
 
 def fresh_name(function: Node, name: str) -> str:
@@ -57,13 +57,13 @@ def value_names_a_function(value: Node) -> bool:
     return value.type in FUNCTIONS or value.type in CLASSES
 
 
-def _is_plain(found: list[Node]) -> bool:
-    declared = [node for node in found if _declaration(node) is not None]
-    if len(declared) != 1 or any(map(_is_bound_otherwise, found)):
+def _is_plain(uses: list[Node]) -> bool:
+    declared = [node for node in uses if _declaration(node) is not None]
+    if len(declared) != 1 or any(map(_is_bound_otherwise, uses)):
         return False
     scope = _scope(declared[0])
-    is_inside = all(scope.start_byte <= node.start_byte and node.end_byte <= scope.end_byte for node in found)
-    return is_inside and not any(map(_names_a_function, found))
+    is_inside = all(scope.start_byte <= node.start_byte and node.end_byte <= scope.end_byte for node in uses)
+    return is_inside and not any(map(_names_a_function, uses))
 
 
 def _declaration(node: Node) -> Node | None:

@@ -274,7 +274,7 @@ def _no_else_after_return(function: Node) -> Iterator[Edit]:
             yield _whole(node, f"{before}\n{text_of(other)}")
         elif _is_block(other) and (inner := _statements(other)):
             end = inner[-1].end_byte
-            stop = "" if text_of(inner[-1]).endswith(";") else ";"  # what follows may go on with the statement
+            stop = "" if text_of(inner[-1]).endswith(";") else ";"  # what follows may continue the statement
             start, rest = _between(other, other.start_byte + 1, end), _between(other, end, other.end_byte - 1)
             yield _whole(node, f"{before}\n{start}{stop}{rest}")
 

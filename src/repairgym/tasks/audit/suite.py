@@ -105,7 +105,7 @@ async def read_suite(
 ) -> TreeSuite:
     """Run the suite of the tree of ``tasks`` ``num_runs`` times with the gold code; TaskError without a stable test.
 
-    Of a Java build there is none beside the task's own tests.
+    Of a Java build there is none but the task's own tests.
     """
     first = tasks[0]
     if is_java_check(first.fail_to_pass):
@@ -164,7 +164,7 @@ def suite_files(tasks: Sequence[Task], tree: Path) -> tuple[str, ...]:
 
 
 def _endings(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return patterns of the endings of ``paths``: ``*.test.ts`` of ``a.test.ts``, beside which the sources may lie."""
+    """Return patterns of the endings of ``paths``: ``*.test.ts`` of ``a.test.ts``, next to which the sources may lie."""
     names = (PurePosixPath(path).name for path in paths)
     return tuple(sorted({f"*{name[name.index('.', 1) :]}" for name in names}))
 

@@ -92,15 +92,15 @@ def named_functions(path: str, source: str) -> list[NamedFunction]:
 
 def function_at(path: str, source: str, first_line: int) -> Node | None:
     """Return the outermost function with a name that begins on ``first_line``; SyntaxError as `named_functions`."""
-    found = _functions_below(parse(path, source), "")
-    return next((node for function, node in found if function.first_line == first_line), None)
+    functions = _functions_below(parse(path, source), "")
+    return next((node for function, node in functions if function.first_line == first_line), None)
 
 
 def function_codes(path: str, source: str) -> list[tuple[str, ...]]:
     """Return the words of each of `named_functions`, without those of functions with names inside of it."""
-    found = list(_functions_below(parse(path, source), ""))
-    ids = frozenset(node.id for _, node in found)
-    return [_code_below(node, ids) for _, node in found]
+    nodes = [node for _, node in _functions_below(parse(path, source), "")]
+    ids = frozenset(node.id for node in nodes)
+    return [_code_below(node, ids) for node in nodes]
 
 
 def _functions_below(node: Node, prefix: str) -> Iterator[tuple[NamedFunction, Node]]:
