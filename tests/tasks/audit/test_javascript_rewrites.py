@@ -102,6 +102,7 @@ def test_rewrites_change_the_text_and_not_the_results() -> None:
         ("rename_locals", "let x; x = (class {}); return x"),
         ("rename_locals", "var { x } = z; return x"),
         ("rename_locals", "var z = 1; return z"),
+        ("rename_locals", "var arguments; return arguments"),
         ("plain_counter", "let i = 0n; i++; return i"),
         ("plain_counter", "let i = 0; i = z; i++; return i"),
         ("plain_counter", "let i = 0; return i++"),

@@ -31,7 +31,7 @@ def plain_locals(function: Node) -> dict[str, list[Node]]:
     for node in walk(function):
         if node.type in ("identifier", _SHORT, _SHORT_PATTERN):
             places[text_of(node)].append(node)
-    return {name: uses for name, uses in places.items() if _is_plain(uses)}
+    return {name: uses for name, uses in places.items() if name != "arguments" and _is_plain(uses)}
 
 
 def numeric_counters(function: Node) -> dict[str, list[Node]]:

@@ -164,7 +164,7 @@ def suite_files(tasks: Sequence[Task], tree: Path) -> tuple[str, ...]:
 
 
 def _endings(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return patterns of the endings of ``paths``: ``*.test.ts`` of ``a.test.ts``, next to which the sources may lie."""
+    """Return patterns of the endings of ``paths``: ``*.test.ts`` of ``a.test.ts``; sources may lie in their folders."""
     names = (PurePosixPath(path).name for path in paths)
     return tuple(sorted({f"*{name[name.index('.', 1) :]}" for name in names}))
 
