@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Literal
 
 from repairgym.diffs.make import unified_diff
@@ -188,6 +189,11 @@ class TaskTrial:
                     return bad or part[-1]
         return ""
 
+    def is_refuted(self, files: Texts) -> bool:
+        """Return True when a run has shown that a test of the task does not pass with ``files``."""
+        known = self.tree.outcomes[texts_key(files)]
+        return any(known.get(test_id) is False for test_id in own_tests(self.task))
+
     async def _run(self, files: Texts, test_ids: tuple[str, ...]) -> TestRun:
         request = task_request(self.task, test_ids)
         if seconds := self.tree.suite.seconds_of(test_ids, self.task.runner.is_node):
@@ -246,10 +252,11 @@ async def audit_task(tree: TreeAudit, task: Task, bounds: AuditBounds) -> TaskAu
     """Try the variants of ``task``."""
     trial, outcomes = TaskTrial(tree, task), []
     wrong = wrong_variants(task, tree.tasks, bounds.variants, tree.suite.layers.tree)
-    variants = [*right_variants(task, bounds.variants), *wrong]
+    turns = zip_longest(right_variants(task, bounds.variants), wrong)  # the bound on time cuts both alike
+    variants = [variant for turn in turns for variant in turn if variant]
     made = {variant.kind for variant in variants}
     for variant in variants:
-        if trial.run_s > bounds.seconds_per_task:
+        if trial.run_s > bounds.seconds_per_task and not trial.is_refuted(variant.files):
             outcomes.append(VariantOutcome(kind=variant.kind, detail=variant.detail, status="untried"))
         else:
             outcomes.append(await (trial.try_right if variant.kind == "rewrite" else trial.try_wrong)(variant))
