@@ -6,7 +6,16 @@ import pytest
 
 from repairgym.errors import TaskError
 from repairgym.tasks.javascript.mutation_sites import find_sites
-from repairgym.tasks.javascript.syntax import code_of, cuttable_tests, named_functions, parse, without_tests
+from repairgym.tasks.javascript.syntax import (
+    code_of,
+    cuttable_tests,
+    function_at,
+    function_codes,
+    named_functions,
+    parse,
+    text_of,
+    without_tests,
+)
 from repairgym.tasks.mutation.operators import Mutation, apply
 
 TESTS = """const test = require('tape');
@@ -72,3 +81,17 @@ def test_every_site_gives_code_that_parses() -> None:
         for new in site.alternatives:
             parse("a.js", apply(text, Mutation(site, new)))
     assert not [site for site in sites if site.line == 4 and site.old == "+"]
+
+
+def test_the_code_of_a_function_is_without_that_of_named_functions_inside() -> None:
+    source = "function outer(a) {\n  function inner() { return 1; } // one\n  return [a].map((x) => x + 2);\n}\n"
+    names = [function.name for function in named_functions("a.js", source)]
+    codes = dict(zip(names, function_codes("a.js", source), strict=True))
+    assert {*"12"} & {*codes["outer"]} == {"2"}
+    assert {*"12"} & {*codes["outer.inner"]} == {"1"}
+    other = source.replace("return 1", "return 3").replace("// one", "/* three */")
+    assert function_codes("a.js", other)[0] == codes["outer"]
+    node = function_at("a.js", source, 2)
+    assert node is not None
+    assert text_of(node).startswith("function inner()")
+    assert function_at("a.js", source, 3) is None

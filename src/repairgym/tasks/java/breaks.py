@@ -90,7 +90,7 @@ def _gradle_edits(path: str, text: str) -> Iterator[SettingsEdit]:
 
 
 def _source_edits(tree: Path, path: str, text: str) -> Iterator[SettingsEdit]:
-    code = _without_comments(text)
+    code = without_comments(text)
     for match in _IMPORT.finditer(code):
         if len(re.findall(rf"\b{match[1]}\b", code)) > 1:
             yield _edit("missing_import", "build_tool", path, text, match.span(), "")
@@ -107,7 +107,7 @@ def _source_edits(tree: Path, path: str, text: str) -> Iterator[SettingsEdit]:
         yield _edit("wrong_type", "build_tool", path, text, match.span(1), _OTHER_TYPE[match[1]])
 
 
-def _without_comments(text: str) -> str:
+def without_comments(text: str) -> str:
     """Return ``text`` with blanks in the place of comments: places stay."""
     return re.sub(r"/\*.*?\*/|//[^\n]*", lambda match: re.sub(r"[^\n]", " ", match[0]), text, flags=re.DOTALL)
 

@@ -24,11 +24,11 @@ _GRAMMARS = {
     "tsx": (Language(tree_sitter_typescript.language_tsx()), (".tsx",)),
 }
 _LANGUAGES = {suffix: language for language, suffixes in _GRAMMARS.values() for suffix in suffixes}
-_FUNCTIONS = frozenset({
+FUNCTIONS = frozenset({
     "function_declaration", "function_expression", "arrow_function", "method_definition",
     "generator_function", "generator_function_declaration",
 })  # fmt: skip
-_CLASSES = frozenset({"class", "class_declaration", "abstract_class_declaration"})
+CLASSES = frozenset({"class", "class_declaration", "abstract_class_declaration"})
 _TEST_WORDS = frozenset({"test", "it", "describe", "context", "suite", "specify", "tape", "only", "skip"})
 """Last names of functions that define a test or a group of tests."""
 
@@ -47,13 +47,13 @@ def parse(path: str, source: str) -> Node:
     return root
 
 
-def walk(node: Node) -> Iterator[Node]:
-    """Yield ``node`` and all nodes below it, in source order."""
+def walk(node: Node, left_out: frozenset[int] = frozenset()) -> Iterator[Node]:
+    """Yield ``node`` and all nodes below it but those (by their ids) ``left_out``, in source order."""
     stack = [node]
     while stack:
         current = stack.pop()
         yield current
-        stack.extend(reversed(current.children))
+        stack.extend(child for child in reversed(current.children) if child.id not in left_out)
 
 
 def text_of(node: Node) -> str:
@@ -63,7 +63,11 @@ def text_of(node: Node) -> str:
 
 def code_of(path: str, source: str) -> tuple[str, ...]:
     """Return the words of ``source`` without comments and white space; SyntaxError when it does not parse."""
-    leaves = (node for node in walk(parse(path, source)) if not node.child_count)
+    return _code_below(parse(path, source), frozenset())
+
+
+def _code_below(root: Node, left_out: frozenset[int]) -> tuple[str, ...]:
+    leaves = (node for node in walk(root, left_out) if not node.child_count)
     return tuple(text_of(node) for node in leaves if node.type not in ("comment", "html_comment"))
 
 
@@ -83,14 +87,27 @@ class NamedFunction:
 
 def named_functions(path: str, source: str) -> list[NamedFunction]:
     """Return the functions of ``source``, in source order; SyntaxError when it does not parse."""
-    return list(_functions_below(parse(path, source), ""))
+    return [function for function, _ in _functions_below(parse(path, source), "")]
 
 
-def _functions_below(node: Node, prefix: str) -> Iterator[NamedFunction]:
+def function_at(path: str, source: str, first_line: int) -> Node | None:
+    """Return the outermost function with a name that begins on ``first_line``; SyntaxError as `named_functions`."""
+    functions = _functions_below(parse(path, source), "")
+    return next((node for function, node in functions if function.first_line == first_line), None)
+
+
+def function_codes(path: str, source: str) -> list[tuple[str, ...]]:
+    """Return the words of each of `named_functions`, without those of functions with names inside of it."""
+    nodes = [node for _, node in _functions_below(parse(path, source), "")]
+    ids = frozenset(node.id for node in nodes)
+    return [_code_below(node, ids) for node in nodes]
+
+
+def _functions_below(node: Node, prefix: str) -> Iterator[tuple[NamedFunction, Node]]:
     for child in node.named_children:
-        name = _name_of(child) if child.type in _FUNCTIONS or child.type in _CLASSES else ""
-        if name and child.type in _FUNCTIONS:
-            yield NamedFunction(prefix + name, child.start_point[0] + 1, child.end_point[0] + 1)
+        name = _name_of(child) if child.type in FUNCTIONS or child.type in CLASSES else ""
+        if name and child.type in FUNCTIONS:
+            yield NamedFunction(prefix + name, child.start_point[0] + 1, child.end_point[0] + 1), child
         yield from _functions_below(child, f"{prefix}{name}." if name else prefix)
 
 
@@ -162,7 +179,7 @@ def _title(call: Node) -> str:
     if function is None or arguments is None or text_of(function).rpartition(".")[2] not in _TEST_WORDS:
         return ""
     given = arguments.named_children
-    if len(given) < 2 or given[0].type not in ("string", "template_string") or given[-1].type not in _FUNCTIONS:
+    if len(given) < 2 or given[0].type not in ("string", "template_string") or given[-1].type not in FUNCTIONS:
         return ""
     if any(part.type in ("template_substitution", "escape_sequence") for part in given[0].children):
         return ""
