@@ -24,7 +24,7 @@ _GRAMMARS = {
     "tsx": (Language(tree_sitter_typescript.language_tsx()), (".tsx",)),
 }
 _LANGUAGES = {suffix: language for language, suffixes in _GRAMMARS.values() for suffix in suffixes}
-_FUNCTIONS = frozenset({
+FUNCTIONS = frozenset({
     "function_declaration", "function_expression", "arrow_function", "method_definition",
     "generator_function", "generator_function_declaration",
 })  # fmt: skip
@@ -88,8 +88,8 @@ def named_functions(path: str, source: str) -> list[NamedFunction]:
 
 def _functions_below(node: Node, prefix: str) -> Iterator[NamedFunction]:
     for child in node.named_children:
-        name = _name_of(child) if child.type in _FUNCTIONS or child.type in _CLASSES else ""
-        if name and child.type in _FUNCTIONS:
+        name = _name_of(child) if child.type in FUNCTIONS or child.type in _CLASSES else ""
+        if name and child.type in FUNCTIONS:
             yield NamedFunction(prefix + name, child.start_point[0] + 1, child.end_point[0] + 1)
         yield from _functions_below(child, f"{prefix}{name}." if name else prefix)
 
@@ -108,12 +108,12 @@ def _name_of(node: Node) -> str:
 
 def cuttable_tests(path: str, source: str) -> frozenset[str]:
     """Return the names (``title::title``) of the tests that can be cut out of ``source``; none when it is broken."""
-    return frozenset(_cuttable(path, source))
+    return frozenset(statements_of_tests(path, source))
 
 
 def without_tests(path: str, source: str, names: Iterable[str]) -> str:
     """Return ``source`` without the tests ``names``; TaskError when one cannot be cut out alone."""
-    wanted, tests = sorted(set(names)), _cuttable(path, source)
+    wanted, tests = sorted(set(names)), statements_of_tests(path, source)
     if missing := [name for name in wanted if name not in tests]:
         raise TaskError(f"tests that {path} does not define by a title of its own: {', '.join(missing)}")
     lines = source.encode().split(b"\n")
@@ -132,7 +132,8 @@ def without_tests(path: str, source: str, names: Iterable[str]) -> str:
 
 
 @lru_cache(maxsize=64)
-def _cuttable(path: str, source: str) -> dict[str, Node]:
+def statements_of_tests(path: str, source: str) -> dict[str, Node]:
+    """Return name (``title::title``) -> statement of each test that can be cut out of ``source``; do not change it."""
     try:
         tests = list(_tests_below(parse(path, source), ""))
     except SyntaxError:
@@ -162,7 +163,7 @@ def _title(call: Node) -> str:
     if function is None or arguments is None or text_of(function).rpartition(".")[2] not in _TEST_WORDS:
         return ""
     given = arguments.named_children
-    if len(given) < 2 or given[0].type not in ("string", "template_string") or given[-1].type not in _FUNCTIONS:
+    if len(given) < 2 or given[0].type not in ("string", "template_string") or given[-1].type not in FUNCTIONS:
         return ""
     if any(part.type in ("template_substitution", "escape_sequence") for part in given[0].children):
         return ""
