@@ -30,7 +30,8 @@ _PAIRS = (
 _OPPOSITES = {a: b for pair in _PAIRS for a, b in (pair.split(), pair.split()[::-1])}
 _OF_TAPE = {"ok": "notOk", "notOk": "ok", "true": "notOk", "false": "ok"}
 _ASSERTING_MODULE = re.compile(r"""(require\(|\bfrom\s)\s*['"](node:)?(assert|assert/strict|chai)['"]""")
-_CHAIN = re.compile(r"\b(to|should|not|have|deep|be|been|is|an?|and|resolves|rejects)\b")
+_CHAIN = re.compile(r"to|should|not|have|with|deep|nested|own|be|been|is|an?|and|resolves|rejects")
+_FAILS = re.compile(r"(\w+\.)?(assert\.)?fail\(")
 _STRINGS = ("string", "template_string")
 _ABSENT = ("null", "undefined")
 
@@ -73,6 +74,10 @@ class _Finder:
         self._source = chance
 
     def edits(self, statement: Node) -> Iterator[Edit]:
+        if statement.type == "try_statement":
+            for caught in _reached_handler(statement):
+                yield from self.edits(caught)
+            return
         node = statement.named_children[0] if statement.type == "expression_statement" else statement
         is_awaited = node.type == "await_expression"
         node = node.named_children[0] if is_awaited else node
@@ -115,6 +120,8 @@ class _Finder:
         name, is_called = text_of(last), bool(chain.parent and chain.parent.type == "call_expression")
         if _EQUALITY.fullmatch(name) and len(given) == 1:
             yield from self._near_sides(given)
+        if name == "property" and len(given) > 1:
+            yield from self._near_sides(given[1:])
         if name in ("true", "false") and not is_called:
             yield _over(last, "false" if name == "true" else "true", _FLIPPED)
         elif not is_asynchronous and (is_called or name in ("null", "undefined", "ok", "empty")):
@@ -156,6 +163,15 @@ class _Finder:
             return None
         changed = near_text(f'"{own}"'.encode(), own, self._values, self._source)
         return f"{mark}{changed.decode()[1:-1]}{mark}" if changed else None
+
+
+def _reached_handler(statement: Node) -> list[Node]:
+    """Return what a ``try`` does with an exception, where a run without one fails: its body ends with ``fail``."""
+    body, handler = statement.child_by_field_name("body"), statement.child_by_field_name("handler")
+    last = body.named_children[-1:] if body is not None else []
+    if handler is None or statement.child_by_field_name("finalizer") is not None:
+        return []
+    return statements_of(handler) if last and _FAILS.match(text_of(last[0])) else []
 
 
 def _method(function: Node) -> tuple[str, str]:

@@ -20,12 +20,13 @@ from repairgym.grading.copies import SHARE_OF_CUTS, Insertion, fresh_name, words
 from repairgym.grading.javascript_answers import statements_of, wrong_edits
 from repairgym.grading.wrong_answers import Edit, choose, edited_lines
 from repairgym.records import Task, TestOutcome
+from repairgym.sandbox.guest.runners.node_runner import clean
 from repairgym.tasks.javascript.syntax import FUNCTIONS, parse, statements_of_tests, text_of, walk
 
 _LEAVES_SOMETHING = re.compile(
     r"process\.(on|once|off|emit|exit|env|chdir|std|abort|remove)|emitWarning|listen\(|createServer|child_process|spawn|"
-    r"fork\(|worker|Snapshot|\.(skip|todo|only)\b|mock|useFakeTimers|sinon|stackTraceLimit|require\.cache|\bset(Timeout|"
-    r"Interval)|\bglobal(This)?\b|\bfs\.|writeFile|__dirname|\.stack\b|Symbol\.for\(|\.prototype\.\w+ = null"
+    r"fork\(|worker_threads|Snapshot|\.(skip|todo|only)\b|mock|useFakeTimers|sinon|stackTraceLimit|require\.cache|\bset(Timeout|"
+    r"Interval)|\bglobal(This)?\b|\bfs\.|writeFile|__dirname|\.stack\b"
 )
 """Words of tests whose copy might change what other tests see, keep the process alive, or know where it stands."""
 _CHANGING_METHOD = re.compile(
@@ -68,8 +69,8 @@ class Script:
     """Its short texts without quotes and escapes."""
 
     def is_name(self, text: str) -> bool:
-        """Return True for a title that needs no escapes."""
-        return bool(_TITLE.fullmatch(text))
+        """Return True for a title that needs no escapes and stands in ids as it is."""
+        return bool(_TITLE.fullmatch(text)) and clean(text) == text
 
     def longer(self, name: str, word: str) -> str:
         """Return ``name`` with one more word."""
@@ -186,7 +187,7 @@ def _changes(node: Node, local: Set[str]) -> bool:
     if name is None or not _CHANGING_METHOD.fullmatch(text_of(name)) or _is_of(function, local):
         return False
     first = arguments.named_children[0] if arguments is not None and arguments.named_children else None
-    return not _is_of(first, local)
+    return first is None or not (first.type in ("object", "array", "new_expression") or _is_of(first, local))
 
 
 def _is_of(node: Node | None, local: Set[str]) -> bool:
