@@ -65,11 +65,11 @@ class _Finder:
     """The assertions of one test that an edit can make wrong."""
 
     def __init__(self, file: str, framework: str, parameter: str, values: Sequence[str], chance: random.Random) -> None:
-        has_module = bool(_ASSERTING_MODULE.search(file))
+        modules = {found.group(3) for found in _ASSERTING_MODULE.finditer(file)}
         self._is_tape = framework == "tape"
         own = {parameter} if self._is_tape else {f"{parameter}.assert"} if framework == "node_test" else set()
-        self._roots = own - {"", ".assert"} | ({"assert", "chai.assert"} if has_module and not self._is_tape else set())
-        self._has_expect = not self._is_tape and (has_module or framework in ("vitest", "jest"))
+        self._roots = own - {"", ".assert"} | ({"assert", "chai.assert"} if modules and not self._is_tape else set())
+        self._has_expect = not self._is_tape and ("chai" in modules or framework in ("vitest", "jest"))
         self._values = values
         self._source = chance
 
@@ -213,7 +213,7 @@ def _parts(node: Node) -> list[Node]:
     if node.type != "object":
         return []
     pairs = [part for part in node.named_children if part.type != "comment"]
-    keys = [part.child_by_field_name("key") for part in pairs]
+    keys = [part if part.type.startswith("shorthand") else part.child_by_field_name("key") for part in pairs]
     names = [text_of(key).strip("'\"") for key in keys if key is not None and key.type != "computed_property_name"]
     if len({*names, "__proto__"}) != len(pairs) + 1:  # one that is given twice, spread or computed may be another's
         return []
