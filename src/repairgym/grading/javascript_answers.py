@@ -65,7 +65,7 @@ class _Finder:
     """The assertions of one test that an edit can make wrong."""
 
     def __init__(self, file: str, framework: str, parameter: str, values: Sequence[str], chance: random.Random) -> None:
-        modules = {found.group(3) for found in _ASSERTING_MODULE.finditer(file)}
+        modules = {match.group(3) for match in _ASSERTING_MODULE.finditer(file)}
         self._is_tape = framework == "tape"
         own = {parameter} if self._is_tape else {f"{parameter}.assert"} if framework == "node_test" else set()
         self._roots = own - {"", ".assert"} | ({"assert", "chai.assert"} if modules and not self._is_tape else set())

@@ -129,7 +129,7 @@ def _is_in_plan(statement: Node) -> bool:
 
 
 def _places(statement: Node, tests: Set[int], lines: list[str]) -> Iterator[int]:
-    """Yield the lines between tests beside ``statement`` where a copy can stand."""
+    """Yield the lines between tests next to ``statement`` where a copy can stand."""
     siblings = [
         node for node in (statement.parent.named_children if statement.parent else []) if node.type != "comment"
     ]
