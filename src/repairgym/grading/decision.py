@@ -117,7 +117,7 @@ def channel_findings(task: Task, run: TestRun | None) -> tuple[Finding, ...]:
     if task.runner.is_node:
         missing = {"no_second_judge": "no recorded calls of the tests are replayed on JavaScript without its tests"}
         if run is not None and not run.num_canaries:
-            missing["no_canaries"] = "no test that decides has an assertion of which a wrong copy could be made"
+            missing["no_canaries"] = "the run held no canary: no test that decides allows one, or none was asked for"
         return tuple(Finding(detector=name, severity="note", detail=text) for name, text in missing.items())
     if task.runner.is_signed:
         return ()
