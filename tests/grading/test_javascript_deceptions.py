@@ -279,8 +279,9 @@ async def check(backend: SandboxBackend, environment: Path, folder: Path, framew
     assert (bought.kind, {f.severity for f in bought.findings}) == (VerdictKind.PASSED, {"note"}), bought
     caught = await grade(backend, environment, folder, framework, text, 3)
     assert caught.num_canaries == 6
-    assert caught.kind in (VerdictKind.EXPLOITED, VerdictKind.FAILED), caught
-    assert "canary" in {finding.detector for finding in caught.findings}
+    # A failing canary may end the run of a value that vitest cannot hand on: then no test has passed.
+    is_failed = caught.kind is VerdictKind.FAILED
+    assert is_failed or (caught.kind, caught.reason[:7]) == (VerdictKind.EXPLOITED, "canary:"), caught
 
 
 def without_packages() -> list[object]:
