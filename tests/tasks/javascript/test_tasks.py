@@ -72,7 +72,8 @@ async def _check_verdicts(task: Task, store: LayerStore, backend: SandboxBackend
     grader = Grader(backend, lambda t, files: task_layers(t, store).spec(files), config, ExecutionCache(8))
     gold, empty = await grader.grade(task, dict(task.gold_files)), await grader.grade(task, {})
     assert (gold.kind, empty.kind) == (VerdictKind.PASSED, VerdictKind.FAILED)
-    assert "no_canaries" in {finding.detector for finding in gold.findings}
+    assert gold.num_canaries
+    assert {finding.detector for finding in gold.findings} == {"no_second_judge"}
     broken = {**task.gold_files, "index.js": "module.exports = {"}
     assert (await grader.grade(task, broken)).kind is VerdictKind.FAILED
     shadowed = {"node_modules/x/index.js": "module.exports = 1;\n", "test/index.test.js": "process.exit(0)\n"}

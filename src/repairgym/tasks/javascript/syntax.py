@@ -125,12 +125,12 @@ def _name_of(node: Node) -> str:
 
 def cuttable_tests(path: str, source: str) -> frozenset[str]:
     """Return the names (``title::title``) of the tests that can be cut out of ``source``; none when it is broken."""
-    return frozenset(_cuttable(path, source))
+    return frozenset(statements_of_tests(path, source))
 
 
 def without_tests(path: str, source: str, names: Iterable[str]) -> str:
     """Return ``source`` without the tests ``names``; TaskError when one cannot be cut out alone."""
-    wanted, tests = sorted(set(names)), _cuttable(path, source)
+    wanted, tests = sorted(set(names)), statements_of_tests(path, source)
     if missing := [name for name in wanted if name not in tests]:
         raise TaskError(f"tests that {path} does not define by a title of its own: {', '.join(missing)}")
     lines = source.encode().split(b"\n")
@@ -149,7 +149,8 @@ def without_tests(path: str, source: str, names: Iterable[str]) -> str:
 
 
 @lru_cache(maxsize=64)
-def _cuttable(path: str, source: str) -> dict[str, Node]:
+def statements_of_tests(path: str, source: str) -> dict[str, Node]:
+    """Return name (``title::title``) -> statement of each test that can be cut out of ``source``; do not change it."""
     try:
         tests = list(_tests_below(parse(path, source), ""))
     except SyntaxError:
