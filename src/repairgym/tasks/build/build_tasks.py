@@ -35,6 +35,7 @@ from repairgym.tasks.build.build_steps import with_build_steps
 from repairgym.tasks.build.validation import tool_versions
 from repairgym.tasks.layers.catalogue import (
     JavaPackage,
+    NpmPackage,
     NpmRepository,
     Package,
     Repository,
@@ -97,7 +98,7 @@ class Job:
         if isinstance(self.package, Repository) and not isinstance(self.package, NpmRepository):
             is_dated = config.history.is_lock_dated
             return "" if is_dated else read_lock(self.package.requirements, config.locks)
-        if self.source == "breakages" and not isinstance(self.package, JavaPackage):
+        if self.source == "breakages" and not isinstance(self.package, JavaPackage | NpmPackage):
             return "" if self.part else read_lock(BUILD_REQUIREMENTS, config.locks)
         return lock_of(self.package, config.locks)
 

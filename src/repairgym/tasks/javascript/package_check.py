@@ -1,0 +1,67 @@
+"""The check of a package of npm: packed, installed, loaded and tested, with the environment in which that works.
+
+Reads an `NpmPackage`. Makes the files that a task adds to the tree, and locks. Guarantees: the check reads ranges with
+the package of npm that does so itself, which the lock pins under another name; a lock holds further versions of a
+package under names of their own, so that npm installs them beside each other.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from repairgym.records import Task
+from repairgym.tasks.build.wheel_check import check_text
+from repairgym.tasks.layers.catalogue import NpmPackage
+
+NPM_CHECK_FOLDER = "repairgym_npm"
+NPM_TEST = f"{NPM_CHECK_FOLDER}/package.test.cjs"
+NPM_EXPECTED = f"{NPM_CHECK_FOLDER}/expected.json"
+NPM_SCOPE = f"{NPM_CHECK_FOLDER}/package.json"
+"""Keeps the settings of the package, which may be broken, away from the check."""
+SETTINGS, TYPE_SETTINGS = "package.json", "tsconfig.json"
+NPM_SETTINGS = (SETTINGS, TYPE_SETTINGS)
+_SEMVER = {
+    "name": "semver",
+    "version": "7.7.3",
+    "integrity": "sha512-SdsKMrI9TdgjdweUSR9MweHA4EJ8YxHn8DFaDisvhVlUOe4BF1tLD7GAj0lIqWVl+dPb/rExr0Btby5loQm20Q==",
+    "license": "ISC",
+    "bin": {"semver": "bin/semver.js"},
+    "engines": {"node": ">=10"},
+}
+_SEMVER_NAME = "repairgym-semver"
+
+
+def is_npm_check(test_ids: tuple[str, ...]) -> bool:
+    """Return True when tests of a package of npm are among ``test_ids``."""
+    return any(test_id.startswith(f"{NPM_CHECK_FOLDER}/") for test_id in test_ids)
+
+
+def checked(package: NpmPackage) -> NpmPackage:
+    """Return ``package`` with the runner of its check, which needs no framework."""
+    return package.model_copy(update={"runner": "node_test"})
+
+
+def check_files(package: NpmPackage, tests: Sequence[str], tsconfig: str) -> dict[str, str]:
+    """Return relative path -> text of the files over the tree of ``package``; nothing is expected of it yet."""
+    expected = expected_text({"runner": package.runner, "tests": list(tests), "tsconfig": tsconfig})
+    return {NPM_TEST: check_text(NPM_TEST), NPM_SCOPE: '{ "type": "commonjs" }\n', NPM_EXPECTED: expected}
+
+
+def expected_text(expected: Mapping[str, object]) -> str:
+    """Return the text of `NPM_EXPECTED`."""
+    return json.dumps(expected, indent=1, sort_keys=True) + "\n"
+
+
+def with_reader_of_ranges(lock: str) -> str:
+    """Return ``lock`` with the package that reads ranges."""
+    content = json.loads(lock)
+    content["packages"][f"node_modules/{_SEMVER_NAME}"] = _SEMVER
+    root = content["packages"][""]
+    root["dependencies"] = {**root.get("dependencies", {}), _SEMVER_NAME: f"npm:semver@{_SEMVER['version']}"}
+    return json.dumps(content, indent=1, sort_keys=True) + "\n"
+
+
+def with_npm_check(task: Task, max_build_s: float) -> Task:
+    """Give ``task`` the deadline of a build; grading restores the check, and no settings."""
+    paths = tuple(sorted({*task.test_paths, NPM_TEST, NPM_EXPECTED, NPM_SCOPE}))
+    bounds = {"test_timeout_s": max_build_s, "timeout_s": max_build_s}
+    return task.model_copy(update={**bounds, "test_paths": paths})
