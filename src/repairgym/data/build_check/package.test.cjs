@@ -60,6 +60,8 @@ const settings = once(() => {
     }
     assert.ok(NAME.test(told.name || ''), `Invalid name: ${JSON.stringify(told.name)}`);
     assert.ok(semver.valid(told.version), `Invalid version: ${JSON.stringify(told.version)}`);
+    const identity = `${told.name}@${told.version}`;
+    assert.ok(isDescribing || identity === EXPECTED.identity, `this is ${identity}, not ${EXPECTED.identity}`);
     return told;
 });
 
@@ -311,6 +313,7 @@ function describe() {
     const unmet = new Map();
     resolved(true, unmet);
     return {
+        identity: `${settings().name}@${settings().version}`,
         files: Object.fromEntries(content().map((name) => [name, digest(name)])),
         entries,
         unmet: [...unmet.keys()],

@@ -42,7 +42,7 @@ _USES: Mapping[Runner, re.Pattern[str]] = {
     "node_test": re.compile(r"""['"]node:test['"]"""),
     "mocha": re.compile(r"^\s*(?:describe|context)\(", re.MULTILINE),
 }
-_FRAMEWORKS: Mapping[Runner, tuple[Mapping[str, str], ...]] = {
+FRAMEWORKS: Mapping[Runner, tuple[Mapping[str, str], ...]] = {
     "tape": ({"tape": "5.9.0"}, {"tape": "4.17.0"}, {"tape": "3.6.1"}),
     "mocha": ({"mocha": "10.8.2"}, {"mocha": "8.4.0"}),
     "node_test": ({},),
@@ -55,7 +55,7 @@ _NUM_FETCHED = 6
 """Archives fetched with one start of npm."""
 
 
-class _Release(NamedTuple):
+class NpmRelease(NamedTuple):
     """A release with its tests."""
 
     sdist: Sdist
@@ -113,7 +113,7 @@ class NpmAdder:
         )
         return self._added(package, newest, lock, runs[0], (len(kept), num_compared))
 
-    def _newest(self, name: str, sdists: tuple[Sdist, ...]) -> _Release:
+    def _newest(self, name: str, sdists: tuple[Sdist, ...]) -> NpmRelease:
         for sdist in sdists[:_MAX_NEWEST]:
             self.say(f"fetches and reads {sdist.name} {sdist.version}")
             if release := read_release(sdist, self.store.tree(sdist)):
@@ -123,14 +123,14 @@ class NpmAdder:
             "most packages leave their tests out of npm"
         )
 
-    def _lock(self, release: _Release, older: list[_Release]) -> tuple[str, set[str]]:
+    def _lock(self, release: NpmRelease, older: list[NpmRelease]) -> tuple[str, set[str]]:
         """Return a lock with what all releases need, and the versions in ``older`` that it is not for.
 
         Where each version of the framework leads to the package itself, the packages of tests that do are left out, and
         the older releases whose sources need one that does.
         """
         name, needed, users = release.sdist.name, _needed_by((*older, release)), set[str]()
-        for framework in _FRAMEWORKS[release.runner]:
+        for framework in FRAMEWORKS[release.runner]:
             lock = self._resolved({**needed, **framework})
             if name not in locked_names(lock):
                 return lock, set()
@@ -138,7 +138,7 @@ class NpmAdder:
         usable = [each for each in older if not users & _required(_settings(each.tree)).keys()]
         needed = {key: wanted for key, wanted in _needed_by((*usable, release)).items() if key not in users}
         is_hopeless = bool(users & _required(_settings(release.tree)).keys())
-        for framework in () if is_hopeless else _FRAMEWORKS[release.runner]:
+        for framework in () if is_hopeless else FRAMEWORKS[release.runner]:
             lock = self._resolved({**needed, **framework})
             if name not in locked_names(lock):
                 return lock, {each.sdist.version for each in older if each not in usable}
@@ -150,7 +150,7 @@ class NpmAdder:
         self.say(f"resolves a lock of {', '.join(f'{name}@{wanted}' for name, wanted in needed.items()) or 'nothing'}")
         return resolve_npm_lock(needed, self.node_version)
 
-    async def _try(self, release: _Release, lock: str) -> list[TestRun]:
+    async def _try(self, release: NpmRelease, lock: str) -> list[TestRun]:
         self.say(f"runs {len(release.tests)} test files {_NUM_RUNS} times")
         folder = build_environment(self.store, lock)[1]
         spec = SandboxSpec(environment=folder, tree=release.tree)
@@ -159,11 +159,11 @@ class NpmAdder:
         return await run_times(self.backend, spec, request, _NUM_RUNS)
 
     def _pairs(
-        self, newest: _Release, sdists: tuple[Sdist, ...], num: int
-    ) -> tuple[list[tuple[str, str]], list[_Release], int]:
+        self, newest: NpmRelease, sdists: tuple[Sdist, ...], num: int
+    ) -> tuple[list[tuple[str, str]], list[NpmRelease], int]:
         """Return pairs of adjacent releases whose sources and tests both changed, the releases, the number compared."""
         pairs: list[tuple[str, str]] = []
-        releases: list[_Release] = []
+        releases: list[NpmRelease] = []
         num_compared, newer, state = 0, newest.sdist, _state(newest)
         place = [sdist.version for sdist in sdists].index(newest.sdist.version)
         others = sdists[place + 1 :][: 2 * num]
@@ -195,7 +195,9 @@ class NpmAdder:
             for sdist, path in self.registry.fetch_all(missing, Path(name)).items():
                 self.store.tree_of_file(sdist, path)
 
-    def _added(self, package: NpmPackage, newest: _Release, lock: str, run: TestRun, counts: tuple[int, int]) -> Added:
+    def _added(
+        self, package: NpmPackage, newest: NpmRelease, lock: str, run: TestRun, counts: tuple[int, int]
+    ) -> Added:
         outcomes = Counter(result.outcome for result in run.results.values())
         num_passed = outcomes[TestOutcome.PASSED]
         num_failed = outcomes[TestOutcome.FAILED] + outcomes[TestOutcome.ERROR]
@@ -227,7 +229,7 @@ class NpmAdder:
 # --- the tree of a release --------------------------------------------------------------------------------------------
 
 
-def read_release(sdist: Sdist, tree: Path) -> _Release | None:
+def read_release(sdist: Sdist, tree: Path) -> NpmRelease | None:
     """Return the release in ``tree`` with its framework, tests and patterns of its sources; None without tests."""
     files = [path.relative_to(tree).as_posix() for path in sorted(tree.rglob("*")) if path.is_file()]
     code = [path for path in files if is_javascript(path) and "node_modules" not in PurePosixPath(path).parts]
@@ -242,7 +244,7 @@ def read_release(sdist: Sdist, tree: Path) -> _Release | None:
     ):
         return None
     sources = source_patterns(path for path in code if path not in candidates)
-    return _Release(sdist, tree, runner, by_runner[runner], sources) if by_runner[runner] and sources else None
+    return NpmRelease(sdist, tree, runner, by_runner[runner], sources) if by_runner[runner] and sources else None
 
 
 def may_be_test(path: str) -> bool:
@@ -278,7 +280,7 @@ def _settings(tree: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _requirements(release: _Release) -> dict[str, str]:
+def requirements_of(release: NpmRelease) -> dict[str, str]:
     """Return the packages that sources and tests need, with their ranges."""
     settings, tree = _settings(release.tree), release.tree
     development = settings.get("devDependencies", {})
@@ -293,10 +295,10 @@ def _requirements(release: _Release) -> dict[str, str]:
     return {name: wanted for name, wanted in needed.items() if name != release.sdist.name}
 
 
-def _needed_by(releases: Iterable[_Release]) -> dict[str, str]:
+def _needed_by(releases: Iterable[NpmRelease]) -> dict[str, str]:
     needed: dict[str, str] = {}
     for release in releases:
-        needed.update(_requirements(release))
+        needed.update(requirements_of(release))
     return needed
 
 
@@ -311,7 +313,7 @@ def package_of(module: str) -> str:
     return "/".join(parts[:2]) if module.startswith("@") else parts[0]
 
 
-def _state(release: _Release) -> tuple[dict[str, object], dict[str, object]]:
+def _state(release: NpmRelease) -> tuple[dict[str, object], dict[str, object]]:
     """Return the code of sources and tests without comments, by path."""
     sources = {
         path.relative_to(release.tree).as_posix()

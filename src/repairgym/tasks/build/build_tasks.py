@@ -98,8 +98,11 @@ class Job:
         if isinstance(self.package, Repository) and not isinstance(self.package, NpmRepository):
             is_dated = config.history.is_lock_dated
             return "" if is_dated else read_lock(self.package.requirements, config.locks)
-        if self.source == "breakages" and not isinstance(self.package, JavaPackage | NpmPackage):
-            return "" if self.part else read_lock(BUILD_REQUIREMENTS, config.locks)
+        if self.source == "breakages" and not isinstance(self.package, JavaPackage):
+            if self.part:
+                return ""
+            if not isinstance(self.package, NpmPackage):
+                return read_lock(BUILD_REQUIREMENTS, config.locks)
         return lock_of(self.package, config.locks)
 
 

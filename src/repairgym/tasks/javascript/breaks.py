@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from repairgym.records import ErrorClass
-from repairgym.tasks.javascript.package_check import SETTINGS, TYPE_SETTINGS
+from repairgym.tasks.javascript.package_check import SETTINGS
 from repairgym.tasks.mutation.settings_operators import SettingsEdit, distinct, edit_at
 
 _LINE = re.compile(r'^[ \t]*(?:"((?:[^"\\\n]|\\.)*)"[ \t]*:[ \t]*)?([^\n]*?)(,?)[ \t]*$', re.MULTILINE)
@@ -47,11 +47,37 @@ class _Member:
 
 
 def find_npm_breaks(path: str, text: str) -> list[SettingsEdit]:
-    """Return the edits of the settings file ``path`` with this text; none of another file."""
+    """Return the edits of the settings file ``path`` with this text: those of the package, or those of its types."""
     members = list(_members(text))
-    finders = {SETTINGS: _package_edits, TYPE_SETTINGS: _type_edits}
-    found = finders[path](path, text, members) if path in finders else iter(())
-    return distinct((edit for part in (found, _syntax_edits(path, text, members)) for edit in part), text)
+    own = (_package_edits if path == SETTINGS else _type_edits)(path, text, members)
+    return distinct((*own, *_syntax_edits(path, text, members)), text)
+
+
+def with_range(text: str, name: str, range_: str) -> str:
+    """Return the ``package.json`` with ``range_`` for each dependency ``name`` that it declares."""
+    for member in reversed(list(_members(text))):
+        if member.key == name and member.section[1:] and member.section[1] in _DEPENDENCIES:
+            start, end = member.inner_span
+            text = text[:start] + range_ + text[end:]
+    return text
+
+
+def declared_range(text: str, name: str) -> str:
+    """Return the range of the dependency ``name``, that of the package before that of its tests; empty for none."""
+    found = {member.section[1]: member.text for member in _members(text) if member.key == name and member.section[1:]}
+    return next((found[section] for section in _DEPENDENCIES if section in found), "")
+
+
+def range_recipe(name: str, broken: str, gold: str) -> str:
+    """Describe the repair of a range; `read_range_recipe` reads it."""
+    return f"{SETTINGS} {name}: {broken} -> {gold}"
+
+
+def read_range_recipe(recipe: str) -> tuple[str, str, str]:
+    """Return name, broken range and repaired range of the text of `range_recipe`; ValueError for another text."""
+    told = recipe.removeprefix(f"{SETTINGS} ").split(": ", 1)
+    broken, gold = told[1].split(" -> ", 1)
+    return told[0], broken, gold
 
 
 def _members(text: str) -> Iterator[_Member]:

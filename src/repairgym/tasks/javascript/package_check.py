@@ -6,7 +6,9 @@ package under names of their own, so that npm installs them beside each other.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from repairgym.records import Task
 from repairgym.tasks.build.wheel_check import check_text
@@ -18,7 +20,7 @@ NPM_EXPECTED = f"{NPM_CHECK_FOLDER}/expected.json"
 NPM_SCOPE = f"{NPM_CHECK_FOLDER}/package.json"
 """Keeps the settings of the package, which may be broken, away from the check."""
 SETTINGS, TYPE_SETTINGS = "package.json", "tsconfig.json"
-NPM_SETTINGS = (SETTINGS, TYPE_SETTINGS)
+_COMPILATION = re.compile(r"\btsc\b[^&|]*?(?:-p|--project)[ =](?:\./)?([^\s\"&|]+\.json)")
 _SEMVER = {
     "name": "semver",
     "version": "7.7.3",
@@ -40,10 +42,17 @@ def checked(package: NpmPackage) -> NpmPackage:
     return package.model_copy(update={"runner": "node_test"})
 
 
-def check_files(package: NpmPackage, tests: Sequence[str], tsconfig: str) -> dict[str, str]:
-    """Return relative path -> text of the files over the tree of ``package``; nothing is expected of it yet."""
-    expected = expected_text({"runner": package.runner, "tests": list(tests), "tsconfig": tsconfig})
+def check_files(package: NpmPackage, tests: Sequence[str], tree: Path) -> dict[str, str]:
+    """Return relative path -> text of the files over ``tree`` of ``package``; nothing is expected of it yet."""
+    own = {"runner": package.runner, "tests": list(tests), "tsconfig": _type_settings(tree)}
+    expected = expected_text(own)
     return {NPM_TEST: check_text(NPM_TEST), NPM_SCOPE: '{ "type": "commonjs" }\n', NPM_EXPECTED: expected}
+
+
+def _type_settings(tree: Path) -> str:
+    """Return the settings with which the scripts of ``tree`` compile types, else those at its top; empty for none."""
+    named = _COMPILATION.findall((tree / SETTINGS).read_text(encoding="utf-8", errors="replace"))
+    return next((path for path in (*named, TYPE_SETTINGS) if (tree / path).is_file()), "")
 
 
 def expected_text(expected: Mapping[str, object]) -> str:

@@ -26,8 +26,8 @@ from repairgym.tasks.build.test_files import file_of, function_id, held_in
 from repairgym.tasks.build.wheel_check import is_wheel_check
 from repairgym.tasks.issues.run_text import without_run_text
 from repairgym.tasks.java.breaks import find_java_breaks
-from repairgym.tasks.javascript.breaks import find_npm_breaks
-from repairgym.tasks.javascript.package_check import checked, is_npm_check
+from repairgym.tasks.javascript.breaks import find_npm_breaks, read_range_recipe, with_range
+from repairgym.tasks.javascript.package_check import SETTINGS, checked, is_npm_check
 from repairgym.tasks.layers.catalogue import NpmPackage, Package
 from repairgym.tasks.layers.environments import describe_environment
 from repairgym.tasks.layers.store import LayerStore, tree_digest, tree_with_files
@@ -273,6 +273,8 @@ class Rebuilder:
             return self._mutation(entry, tree)
         if entry.source == "releases" or _HUNKS.match(entry.recipe):
             return self._release(entry, tree)
+        if entry.labels.get("operator") == "newer_dependency" and entry.labels.get("language") == "javascript":
+            return _ranges(entry, tree)
         return (_bounds if entry.labels.get("operator") == "newer_dependency" else _settings)(entry, tree)
 
     def _mutation(self, entry: TaskEntry, tree: Path) -> _Edit:
@@ -383,3 +385,9 @@ def _bounds(entry: TaskEntry, tree: Path) -> _Edit:
     if not gold:
         raise _unknown(entry)
     return _Edit({path: read_text(tree / path) if (tree / path).is_file() else None for path in gold}, gold)
+
+
+def _ranges(entry: TaskEntry, tree: Path) -> _Edit:
+    text = read_text(tree / SETTINGS)
+    name, broken, gold = read_range_recipe(entry.recipe)
+    return _Edit({SETTINGS: with_range(text, name, broken)}, {SETTINGS: with_range(text, name, gold)})

@@ -33,6 +33,7 @@ from repairgym.tasks.sources.build_checks import build_request, build_task, firs
 from repairgym.tasks.sources.dependencies import aged_task
 from repairgym.tasks.sources.java_builds import make_java_builds
 from repairgym.tasks.sources.npm_builds import make_npm_builds
+from repairgym.tasks.sources.npm_dependencies import aged_npm_task
 
 BUILD_REQUIREMENTS = ("flit-core<4", "hatch-vcs", "hatchling", "poetry-core", "setuptools", "setuptools-scm", "wheel")
 """Build back ends of the environment in which wheels are built."""
@@ -42,7 +43,7 @@ async def make_breakages(package: Package, context: BuildContext) -> SourceResul
     """Make `breakages` tasks (see `TaskSource`)."""
     if isinstance(package, JavaPackage):
         return await make_java_builds(package, context)
-    if isinstance(package, NpmPackage):
+    if isinstance(package, NpmPackage) and context.part == 0:
         return await make_npm_builds(package, context)
     result = SourceResult()
     if context.part == 0:
@@ -50,7 +51,10 @@ async def make_breakages(package: Package, context: BuildContext) -> SourceResul
         return result
     for version in package.aged:
         result.funnel["aged_releases"] += 1
-        result.add(await aged_task(package, version, context, result.funnel))
+        if isinstance(package, NpmPackage):
+            result.add(await aged_npm_task(package, version, context, result.funnel))
+        else:
+            result.add(await aged_task(package, version, context, result.funnel))
     if not package.aged:
         result.funnel["adapted_releases"] += 1
         result.add(await Adaptation(package, package.removals, context).task())

@@ -8,17 +8,18 @@ Reads the archive of a release. Makes tasks with one wrong edit in ``package.jso
 import json
 import random
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Self
 
 from repairgym.records import Task
-from repairgym.tasks.build.assembly import Bug, assemble, readable_text
+from repairgym.tasks.build.assembly import Bug, assemble, read_text
 from repairgym.tasks.javascript.breaks import find_npm_breaks
 from repairgym.tasks.javascript.package_check import (
     NPM_EXPECTED,
-    NPM_SETTINGS,
     NPM_TEST,
-    TYPE_SETTINGS,
+    SETTINGS,
     check_files,
     checked,
     expected_text,
@@ -52,32 +53,56 @@ class NpmRun(EditedBuild):
 
     @classmethod
     async def set_up(cls, package: NpmPackage, context: BuildContext) -> Self | Drop:
-        """Run the check on the release and record what it gives; return the reason of a drop if that fails."""
-        sdist, own = package.sdist(), checked(package)
-        plain = context.store.tree(sdist)
-        tsconfig = TYPE_SETTINGS if (plain / TYPE_SETTINGS).is_file() else ""
-        files = check_files(package, package.test_files(plain), tsconfig)
+        """Return the edits of the mutated version in the package's own lock (see `of`)."""
         lock = with_reader_of_ranges(lock_of(package, context.config.locks))
+        return await cls.of(package, package.test_files(context.store.tree(package.sdist())), lock, context)
+
+    @classmethod
+    async def of(
+        cls,
+        package: NpmPackage,
+        tests: tuple[str, ...],
+        lock: str,
+        context: BuildContext,
+        gold: Mapping[str, str] = MappingProxyType({}),
+        labels: Mapping[str, str] = MappingProxyType({}),
+    ) -> Self | Drop:
+        """Run the check on the release with ``gold`` over it, and record what it gives; return a drop if that fails."""
+        sdist = package.sdist()
+        files = check_files(package, tests, context.store.tree(sdist))
         environment, spec = context.pinned_tree(lock, tree_with_files(context.store, sdist, files))
-        printed = await first_build(package, context, spec, ("node", NPM_TEST, "describe"))
+        repaired = spec.model_copy(update={"files": dict(gold)})
+        printed = await first_build(package, context, repaired, ("node", NPM_TEST, "describe"))
         if isinstance(printed, Drop):
             return printed
         known = json.loads(printed.rpartition("\nfound ")[2])
         files[NPM_EXPECTED] = expected_text({**json.loads(files[NPM_EXPECTED]), **known})
         spec = spec.model_copy(update={"tree": tree_with_files(context.store, sdist, files)})
-        return cls(own, context, environment, spec, files, NPM_TEST, "javascript")
+        return cls(checked(package), context, environment, spec, files, NPM_TEST, "javascript", gold, labels)
 
     def edits(self) -> list[SettingsEdit]:
-        """Return edits of the settings; operators take turns, each in random order."""
+        """Return edits of the settings; operators take turns, each in random order.
+
+        A package that the environment lacks has none: no test could tell its repair from its removal.
+        """
+        expected = json.loads(self.pinned_files[NPM_EXPECTED])
+        absent = [f'"{name}"' for name in expected["unmet"]]
         families: dict[str, list[SettingsEdit]] = defaultdict(list)
-        for path in NPM_SETTINGS:
-            text = readable_text(self.spec.tree / path) if (self.spec.tree / path).is_file() else None
-            for edit in find_npm_breaks(path, text or ""):
-                families[edit.operator].append(edit)
+        for path in filter(None, (SETTINGS, expected["tsconfig"])):
+            text = read_text(self.spec.tree / path)
+            for edit in find_npm_breaks(path, text):
+                lost = set(text.splitlines()).difference(edit.text.splitlines())
+                if not any(name in line for line in lost for name in absent):
+                    families[edit.operator].append(edit)
         return shuffled_turns(families, random.Random(self.context.seed(self.package)))
 
     def finished(self, bug: Bug, message: str) -> Task:
         """Return the task of ``bug`` (see `EditedBuild`)."""
-        issue = f"{self.package.name} {self.package.version} does not work as a package: {message}"
+        issue = f"{self.package.name} {self.package.version} {self.report}: {message}"
         task = assemble(bug, issue, self.context.config, len(bug.pass_to_pass))
         return with_npm_check(task, self.context.config.breakages.max_build_s)
+
+    @property
+    def report(self) -> str:
+        """What the issue says of the package before the first failure."""
+        return "does not work as a package"
