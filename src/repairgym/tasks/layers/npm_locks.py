@@ -41,12 +41,10 @@ def read_npm_lock(name: str, folder: str = "") -> str:
     return path.read_text(encoding="utf-8")
 
 
-def resolve_npm_lock(
-    requirements: Mapping[str, str], node_version: str = "", before: str = "", kept_lock: str = ""
-) -> str:
+def resolve_npm_lock(requirements: Mapping[str, str], node_version: str = "", kept_lock: str = "") -> str:
     """Resolve ``requirements`` (name -> range) to a lock; ``node_version`` pins a node, too (empty: the machine's).
 
-    Uploads after ``before`` (RFC 3339) are ignored. What ``kept_lock`` has and the requirements allow stays as it is.
+    What ``kept_lock`` has and the requirements allow stays as it is.
     """
     manifest: dict[str, Any] = {"name": "environment", "version": "0.0.0", "dependencies": dict(requirements)}
     if node_version:
@@ -56,8 +54,7 @@ def resolve_npm_lock(
         (folder / "package.json").write_text(json.dumps(manifest), encoding="utf-8")
         if kept_lock:
             (folder / "package-lock.json").write_text(kept_lock, encoding="utf-8")
-        dated = [f"--before={before}"] if before else []
-        npm(["install", "--package-lock-only", "--omit-lockfile-registry-resolved", *dated, *_QUIET], folder)
+        npm(["install", "--package-lock-only", "--omit-lockfile-registry-resolved", *_QUIET], folder)
         lock = json.loads((folder / "package-lock.json").read_text(encoding="utf-8"))
     return _without_addresses(lock)
 

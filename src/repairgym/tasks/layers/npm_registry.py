@@ -101,10 +101,3 @@ class NpmRegistry:
         if not sdists:
             raise PackageNotFoundError(f"the npm registry has no release of {name} with an integrity; correct the name")
         return tuple(sorted(sdists, key=lambda sdist: tuple(map(int, sdist.version.split("."))), reverse=True))
-
-    def upload_time(self, name: str, version: str) -> str:
-        """Return when a release was uploaded (RFC 3339); PackageNotFoundError where the registry does not tell."""
-        times = json.loads(npm(["view", name, "time", "--json"], Path.cwd()) or "{}")
-        if version not in times:
-            raise PackageNotFoundError(f"the npm registry does not tell when {name}@{version} was uploaded")
-        return str(times[version])

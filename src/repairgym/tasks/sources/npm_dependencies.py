@@ -1,12 +1,14 @@
 """Part of source `breakages` for npm: releases that a newer version of one dependency breaks (the domain of paper A).
 
-Reads the archive of an older release. Runs its suite with the versions of its own time, then with the newest that its
-ranges allow, then with the newest of all. Where tests of the first run fail, one dependency after the other is replaced
-by its new version alone; bisection finds the first version that breaks. Makes one task, whose environment holds both
-versions, so that the repair, a range in ``package.json``, can be tried offline. Guarantees: all other packages have the
-versions of the release's time, so that the one dependency is the cause.
+Reads the archive of an older release. Runs its suite with the oldest versions that its ranges allow, which are those of
+its author's time, then with the newest that they allow, then with the newest of all. Where tests of the first run fail,
+one dependency after the other is replaced by its new version alone; bisection finds the first version that breaks.
+Makes one task, whose environment holds both versions, so that the repair, a range in ``package.json``, can be tried
+offline. Guarantees: all other packages keep their older versions, so that the one dependency is the cause.
 """
 
+import itertools
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +18,7 @@ from repairgym.errors import IndexUnavailableError, PackageNotFoundError
 from repairgym.records import Task, TestOutcome, TestRun
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.tasks.adding.npm import FRAMEWORKS, NpmRelease, read_release, requirements_of
+from repairgym.tasks.adding.trial import MIN_SHARE_PASSED
 from repairgym.tasks.build.assembly import read_text
 from repairgym.tasks.build.validation import run_fresh
 from repairgym.tasks.javascript.breaks import declared_range, range_recipe, with_range
@@ -32,6 +35,8 @@ NODE_VERSION = "20.19.6"
 """Node of the environments."""
 _OLDER = "repairgym-older"
 """Name under which the environment holds the older version of the dependency."""
+_FIRST = re.compile(r"[\^~]?(?:>=)? ?v?(\d+)(?:\.(\d+))?(?:\.(\d+))?$")
+_TEST_S = 10.0
 _ANY = ("", "*", "x", "latest")
 
 
@@ -75,18 +80,19 @@ class _Search:
     context: BuildContext
     registry: NpmRegistry = field(default_factory=NpmRegistry)
     num_runs: int = 0
+    released: dict[str, list[str]] = field(default_factory=dict)
     tried: set[str] = field(default_factory=set)
     """New environments of the search; existing ones belong to other tasks."""
     needed: dict[str, str] = field(default_factory=dict)
     framework: Mapping[str, str] = field(default_factory=dict)
-    dated: str = ""
-    """Lock with the versions of the release's time."""
+    base: str = ""
+    """Lock with the older versions."""
     passing: frozenset[str] = frozenset()
     """Tests that pass with them."""
 
     async def task(self) -> Task | Drop:
         """Return the task, or the reason of its drop."""
-        if drop := await self._at_its_time():
+        if drop := await self._set_base():
             return drop
         told = "holds_with_newest"
         for is_declared in (True, False):
@@ -98,22 +104,36 @@ class _Search:
             told = "no_single_dependency" if broken else told
         return Drop(told, f"{self.package.name} {self.package.version}")
 
-    async def _at_its_time(self) -> Drop | None:
-        """Choose the framework with which most tests pass; return the reason of a drop where none does."""
+    async def _set_base(self) -> Drop | None:
+        """Choose framework and older versions with which most tests pass; return the reason of a drop for none."""
         frameworks = FRAMEWORKS[self.release.runner]
         names = {name for framework in frameworks for name in framework}
         declared = requirements_of(self.release)
         self.needed = {name: wanted for name, wanted in declared.items() if name not in names}
-        time = self.registry.upload_time(self.package.name, self.package.version)
-        plain = resolve_npm_lock(self.needed, before=time)
-        for framework in frameworks:
-            lock = resolve_npm_lock({**self.needed, **framework}, NODE_VERSION, kept_lock=plain)
-            if self.package.name in locked_names(lock):
+        oldest = {name: self._oldest(name, wanted) for name, wanted in self.needed.items()}
+        bases = [oldest, self.needed] if oldest != self.needed else [oldest]
+        for requirements, framework in itertools.product(bases, frameworks):
+            lock = self._resolved({**requirements, **framework}, kept_lock="")
+            if not lock or self.package.name in locked_names(lock):
                 continue
-            passing = _passed(await self._run(lock))
-            if len(passing) > len(self.passing):
-                self.framework, self.dated, self.passing = framework, lock, passing
-        return None if self.passing else Drop("fails_at_its_time", self.package.version)
+            run = await self._run(lock)
+            if len(passing := _passed(run)) > len(self.passing):
+                self.framework, self.base, self.passing = framework, lock, passing
+            if self.passing and len(self.passing) >= MIN_SHARE_PASSED * len(run.results):
+                break
+        return None if self.passing else Drop("fails_with_oldest", self.package.version)
+
+    def _oldest(self, name: str, wanted: str) -> str:
+        """Return the oldest version that a range allows, where it names one that exists; else the range."""
+        named = _FIRST.match(wanted)
+        version = ".".join((named[1], named[2] or "0", named[3] or "0")) if named else ""
+        return version if version in self._versions(name) else wanted
+
+    def _versions(self, name: str) -> list[str]:
+        """Return the final releases of ``name``, the oldest first."""
+        if name not in self.released:
+            self.released[name] = [sdist.version for sdist in reversed(self.registry.releases(name))]
+        return self.released[name]
 
     def _newest(self, is_declared: bool) -> str:
         """Return the lock with the newest versions; empty where none fit together."""
@@ -127,8 +147,8 @@ class _Search:
             return ""  # npm has no word of its own for a range that it cannot read
 
     def _with(self, name: str, version: str) -> str:
-        """Return the lock of the release's time with ``version`` of one dependency."""
-        return self._resolved({**self.needed, **self.framework, name: version}, kept_lock=self.dated)
+        """Return the lock of the older versions with ``version`` of one dependency."""
+        return self._resolved({**self.needed, **self.framework, name: version}, kept_lock=self.base)
 
     async def _run(self, lock: str) -> TestRun:
         self.num_runs += 1
@@ -139,7 +159,7 @@ class _Search:
         folder = build_environment(store, lock)[1]
         request = self.context.request(self.package, self.release.tests, config.suite_timeout_s)
         runner = request.runner.model_copy(update={"type": self.release.runner})
-        request = request.model_copy(update={"runner": runner, "test_timeout_s": config.breakages.max_build_s})
+        request = request.model_copy(update={"runner": runner, "test_timeout_s": _TEST_S})
         spec = SandboxSpec(environment=folder, tree=self.release.tree, limits=config.sandbox.limits)
         return await run_fresh(self.context.backend, spec, request, is_trial=True)
 
@@ -155,7 +175,7 @@ class _Search:
     async def _culprit(self, newest: str, is_declared: bool) -> _Culprit | None:
         """Return the first dependency whose new version alone breaks tests, and where that begins."""
         for name in self.needed:
-            old, new = locked_version(self.dated, name), locked_version(newest, name)
+            old, new = locked_version(self.base, name), locked_version(newest, name)
             if not old or not new or old == new or self._is_spent:
                 continue
             lock = self._with(name, new)
@@ -170,7 +190,7 @@ class _Search:
 
     async def _bisect(self, name: str, good: str, bad: str) -> tuple[str, str]:
         """Return the last version that works and the first that does not, between ``good`` and ``bad``."""
-        versions = [sdist.version for sdist in reversed(self.registry.releases(name))]
+        versions = self._versions(name)
         if good not in versions or bad not in versions:
             return good, bad
         between = versions[versions.index(good) + 1 : versions.index(bad)]
@@ -191,7 +211,7 @@ class _Search:
         ranges = (declared, culprit.good if "||" in declared else capped)
         broken, gold = ranges if culprit.is_declared else (f"^{culprit.newest}", declared)
         requirements = {**self.needed, **self.framework, name: culprit.newest, _OLDER: f"npm:{name}@{culprit.good}"}
-        lock = self._resolved(requirements, kept_lock=self.dated)
+        lock = self._resolved(requirements, kept_lock=self.base)
         if not lock:
             return Drop("not_lockable", f"{name} {culprit}")
         labels = {"dependency": name, "good": culprit.good, "bad": culprit.bad, "newest": culprit.newest}
