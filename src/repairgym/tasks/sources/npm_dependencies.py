@@ -80,7 +80,6 @@ class _Search:
     context: BuildContext
     registry: NpmRegistry = field(default_factory=NpmRegistry)
     num_runs: int = 0
-    released: dict[str, list[str]] = field(default_factory=dict)
     tried: set[str] = field(default_factory=set)
     """New environments of the search; existing ones belong to other tasks."""
     needed: dict[str, str] = field(default_factory=dict)
@@ -97,11 +96,13 @@ class _Search:
         told = "holds_with_newest"
         for is_declared in (True, False):
             newest = self._newest(is_declared)
-            broken = await self._broken(newest) if newest else frozenset[str]()
-            culprit = await self._culprit(newest, is_declared) if broken else None
-            if culprit:
+            run = await self._run(newest) if newest else None
+            if run is None or not self.passing - _passed(run):
+                continue
+            messages = " ".join(result.message for result in run.results.values()) + run.output_tail
+            if culprit := await self._culprit(newest, is_declared, messages):
                 return await self._prove(culprit)
-            told = "no_single_dependency" if broken else told
+            told = "no_single_dependency"
         return Drop(told, f"{self.package.name} {self.package.version}")
 
     async def _set_base(self) -> Drop | None:
@@ -110,7 +111,7 @@ class _Search:
         names = {name for framework in frameworks for name in framework}
         declared = requirements_of(self.release)
         self.needed = {name: wanted for name, wanted in declared.items() if name not in names}
-        oldest = {name: self._oldest(name, wanted) for name, wanted in self.needed.items()}
+        oldest = {name: _oldest(wanted) for name, wanted in self.needed.items()}
         bases = [oldest, self.needed] if oldest != self.needed else [oldest]
         for requirements, framework in itertools.product(bases, frameworks):
             lock = self._resolved({**requirements, **framework}, kept_lock="")
@@ -122,18 +123,6 @@ class _Search:
             if self.passing and len(self.passing) >= MIN_SHARE_PASSED * len(run.results):
                 break
         return None if self.passing else Drop("fails_with_oldest", self.package.version)
-
-    def _oldest(self, name: str, wanted: str) -> str:
-        """Return the oldest version that a range allows, where it names one that exists; else the range."""
-        named = _FIRST.match(wanted)
-        version = ".".join((named[1], named[2] or "0", named[3] or "0")) if named else ""
-        return version if version in self._versions(name) else wanted
-
-    def _versions(self, name: str) -> list[str]:
-        """Return the final releases of ``name``, the oldest first."""
-        if name not in self.released:
-            self.released[name] = [sdist.version for sdist in reversed(self.registry.releases(name))]
-        return self.released[name]
 
     def _newest(self, is_declared: bool) -> str:
         """Return the lock with the newest versions; empty where none fit together."""
@@ -172,9 +161,9 @@ class _Search:
         """Return the tests that ``lock`` breaks."""
         return self.passing - _passed(await self._run(lock))
 
-    async def _culprit(self, newest: str, is_declared: bool) -> _Culprit | None:
-        """Return the first dependency whose new version alone breaks tests, and where that begins."""
-        for name in self.needed:
+    async def _culprit(self, newest: str, is_declared: bool, messages: str) -> _Culprit | None:
+        """Return the first dependency whose new version alone breaks tests, those named in failures before others."""
+        for name in sorted(self.needed, key=lambda name: name not in messages):
             old, new = locked_version(self.base, name), locked_version(newest, name)
             if not old or not new or old == new or self._is_spent:
                 continue
@@ -190,7 +179,7 @@ class _Search:
 
     async def _bisect(self, name: str, good: str, bad: str) -> tuple[str, str]:
         """Return the last version that works and the first that does not, between ``good`` and ``bad``."""
-        versions = self._versions(name)
+        versions = [sdist.version for sdist in reversed(self.registry.releases(name))]
         if good not in versions or bad not in versions:
             return good, bad
         between = versions[versions.index(good) + 1 : versions.index(bad)]
@@ -244,3 +233,9 @@ class _AgedRun(NpmRun):
 
 def _passed(run: TestRun) -> frozenset[str]:
     return frozenset(test_id for test_id in run.results if run.outcome(test_id) is TestOutcome.PASSED)
+
+
+def _oldest(wanted: str) -> str:
+    """Return the oldest version that a range allows, where the range names one; else the range."""
+    named = _FIRST.match(wanted)
+    return ".".join((named[1], named[2] or "0", named[3] or "0")) if named else wanted
