@@ -54,7 +54,8 @@ def resolve_npm_lock(requirements: Mapping[str, str], node_version: str = "", ke
         (folder / "package.json").write_text(json.dumps(manifest), encoding="utf-8")
         if kept_lock:
             (folder / "package-lock.json").write_text(kept_lock, encoding="utf-8")
-        npm(["install", "--package-lock-only", "--omit-lockfile-registry-resolved", *_QUIET], folder)
+        cached = ("--prefer-offline",) if kept_lock else ()  # what npm knows of a package is recent enough by then
+        npm(["install", "--package-lock-only", "--omit-lockfile-registry-resolved", *cached, *_QUIET], folder)
         lock = json.loads((folder / "package-lock.json").read_text(encoding="utf-8"))
     return _without_addresses(lock)
 

@@ -40,16 +40,18 @@ _TEST_S = 10.0
 _ANY = ("", "*", "x", "latest")
 
 
-async def aged_npm_task(package: NpmPackage, version: str, context: BuildContext, funnel: Counter[str]) -> Task | Drop:
+async def aged_npm_task(
+    package: NpmPackage, version: str, context: BuildContext, funnel: Counter[str], node_version: str = NODE_VERSION
+) -> Task | Drop:
     """Return the task of a release that a newer dependency breaks, or the reason of its drop.
 
-    ``funnel`` gets the number of runs of its suite.
+    ``funnel`` gets the number of runs of its suite. An empty ``node_version`` stands for the machine's node.
     """
     package = package.only(version)
     release = read_release(package.sdist(), context.store.tree(package.sdist()))
     if release is None:
         return Drop("no_tests", version)
-    search = _Search(package, release, context)
+    search = _Search(package, release, context, node_version)
     try:
         return await search.task()
     except PackageNotFoundError as error:
@@ -78,6 +80,7 @@ class _Search:
     package: NpmPackage
     release: NpmRelease
     context: BuildContext
+    node_version: str
     registry: NpmRegistry = field(default_factory=NpmRegistry)
     num_runs: int = 0
     tried: set[str] = field(default_factory=set)
@@ -131,7 +134,7 @@ class _Search:
 
     def _resolved(self, requirements: Mapping[str, str], kept_lock: str) -> str:
         try:
-            return resolve_npm_lock(requirements, NODE_VERSION, kept_lock=kept_lock)
+            return resolve_npm_lock(requirements, self.node_version, kept_lock=kept_lock)
         except (PackageNotFoundError, IndexUnavailableError):
             return ""  # npm has no word of its own for a range that it cannot read
 
