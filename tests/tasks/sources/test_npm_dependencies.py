@@ -34,7 +34,7 @@ SETTINGS = """{
 }
 """
 CODE = {
-    "index.js": "'use strict';\nconst mkdirp = require('mkdirp');\nexports.make = (path, done) => mkdirp(path, done);\n",
+    "index.js": "'use strict';\nconst mkdirp = require('mkdirp');\nexports.make = (at, done) => mkdirp(at, done);\n",
     "test/make.test.js": "'use strict';\nconst test = require('node:test');\nconst os = require('node:os');\n"
     "const { make } = require('../');\ntest('calls back', (t, done) => { make(os.tmpdir() + '/a/b', done); });\n",
 }

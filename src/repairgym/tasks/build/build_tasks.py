@@ -141,7 +141,8 @@ def plan(config: TasksConfig, layers: LayerStore | None = None) -> list[Job]:
         paired = [package for package in packages if package.split in config.releases.splits]
         jobs += [job for package in paired for job in _release_jobs(package, config)]
     if "breakages" in config.sources:
-        jobs += [job for package in packages for job in _breakage_jobs(package, config)]
+        commits = (snapshot_package(r, store) for r in repositories if isinstance(r, NpmRepository))
+        jobs += [job for package in (*packages, *commits) for job in _breakage_jobs(package, config)]
     if "history" in config.sources:
         jobs += [job for repository in repositories for job in _history_jobs(repository, config, store)]
     return sorted(jobs, key=lambda job: (-job.quota, job.name))

@@ -69,6 +69,17 @@ def with_reader_of_ranges(lock: str) -> str:
     return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
 
+def without_reader_of_ranges(lock: str) -> str:
+    """Return the lock from which `with_reader_of_ranges` made ``lock``."""
+    content = json.loads(lock)
+    content["packages"].pop(f"node_modules/{_SEMVER_NAME}", None)
+    root = content["packages"][""]
+    root.get("dependencies", {}).pop(_SEMVER_NAME, None)
+    if not root.get("dependencies", True):
+        del root["dependencies"]
+    return json.dumps(content, indent=1, sort_keys=True) + "\n"
+
+
 def with_npm_check(task: Task, max_build_s: float) -> Task:
     """Give ``task`` the deadline of a build; grading restores the check, and no settings."""
     paths = tuple(sorted({*task.test_paths, NPM_TEST, NPM_EXPECTED, NPM_SCOPE}))

@@ -34,7 +34,13 @@ from repairgym.tasks.build.wheel_check import (
     is_wheel_check,
 )
 from repairgym.tasks.java.project import JAVA_TEST, is_java_check, with_java_check
-from repairgym.tasks.javascript.package_check import NPM_TEST, is_npm_check, with_npm_check
+from repairgym.tasks.javascript.package_check import (
+    NPM_TEST,
+    is_npm_check,
+    with_npm_check,
+    with_reader_of_ranges,
+    without_reader_of_ranges,
+)
 from repairgym.tasks.layers.atomic_write import written_whole
 from repairgym.tasks.layers.catalogue import JavaPackage, NpmPackage, Package, file_stem, name_of_stem, shipped_path
 from repairgym.tasks.layers.npm_locks import is_npm_lock
@@ -213,7 +219,8 @@ class TaskManifest:
         path = self.locks / entry.lock
         if not path.is_file():
             raise InputError(f"{entry.id}: no lock {entry.lock} in {self.locks}; restore it from its repository")
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
+        return with_reader_of_ranges(text) if NPM_TEST in entry.files else text
 
     def add(self, tasks: Iterable[Task], packages: dict[str, Package], is_replacing: bool = False) -> Counter[str]:
         """Add entries for ``tasks`` of ``packages``; count the tasks by outcome.
@@ -288,6 +295,8 @@ class TaskManifest:
 
     def _save_lock(self, task: Task) -> str:
         text = task.environment.lock
+        # What each check of a package of npm needs is no part of its lock here: so it is the package's own.
+        text = without_reader_of_ranges(text) if is_npm_check(task.fail_to_pass) else text
         suffix = "json" if is_npm_lock(text) else "txt"
         same = [path for path in self.locks.glob(f"*.{suffix}") if path.read_text(encoding="utf-8") == text]
         path = same[0] if same else self.locks / f"{text_key(text)}.{suffix}"
