@@ -33,7 +33,7 @@ class _Member:
     value: str
     value_span: tuple[int, int]
     end: int
-    """Where its line ends, with the comma."""
+    """End of its line, with the comma."""
 
     @property
     def text(self) -> str:
@@ -64,8 +64,8 @@ def with_range(text: str, name: str, range_: str) -> str:
 
 def declared_range(text: str, name: str) -> str:
     """Return the range of the dependency ``name``, that of the package before that of its tests; empty for none."""
-    found = {member.section[1]: member.text for member in _members(text) if member.key == name and member.section[1:]}
-    return next((found[section] for section in _DEPENDENCIES if section in found), "")
+    ranges = {member.section[1]: member.text for member in _members(text) if member.key == name and member.section[1:]}
+    return next((ranges[section] for section in _DEPENDENCIES if section in ranges), "")
 
 
 def range_recipe(name: str, broken: str, gold: str) -> str:

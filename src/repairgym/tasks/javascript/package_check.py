@@ -2,7 +2,7 @@
 
 Reads an `NpmPackage`. Makes the files that a task adds to the tree, and locks. Guarantees: the check reads ranges with
 the package of npm that does so itself, which the lock pins under another name; a lock holds further versions of a
-package under names of their own, so that npm installs them beside each other.
+package under names of their own, so that npm installs them next to each other.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Part of source `breakages` for npm: packages that one edit of their settings breaks.
 
 Reads the archive of a release. Makes tasks with one wrong edit in ``package.json`` or ``tsconfig.json``
-(`javascript/breaks`); their tests pack the package, install it beside its dependencies, load it and run its suite
+(`javascript/breaks`); their tests pack the package, install it next to its dependencies, load it and run its suite
 (``data/build_check/package.test.cjs``). Guarantees: the repair of an edit is the file as it was (see `EditedBuild`).
 """
 
@@ -104,5 +104,5 @@ class NpmRun(EditedBuild):
 
     @property
     def report(self) -> str:
-        """What the issue says of the package before the first failure."""
+        """Words of the issue before the first failure."""
         return "does not work as a package"

@@ -229,7 +229,7 @@ class _AgedRun(NpmRun):
 
     @property
     def report(self) -> str:
-        """What the issue says of the package before the first failure."""
+        """Words of the issue before the first failure."""
         labels = self.labels
         return f"does not work with {labels['dependency']} {labels['newest']}, while it worked with {labels['good']}"
 
