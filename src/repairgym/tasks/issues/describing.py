@@ -7,6 +7,7 @@ without the last label; the issue holds no text of one run and no line of the re
 tests and the labels of a task changes.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +29,10 @@ MIN_WORDS = 10
 """Shorter texts get a statement where no failing test is visible (SWE-rebench, arXiv 2505.20411, asks for as many)."""
 MAX_STATEMENTS = 3
 MAX_MESSAGE_CHARS = 200
+_NOT_OF_SOURCES = re.compile(
+    r"^\[(tests?|dev deps|deps|meta|actions|readme|docs?|eslint|types)\]|readme|lockfile|\blint|npmignore", re.IGNORECASE
+)
+"""Changelog entries of projects of node that are not about their code."""
 
 
 class Failure(NamedTuple):
@@ -62,8 +67,12 @@ class Report:
 def assigned_entries(tasks: Sequence[Task], tree: Path) -> list[str]:
     """Return the changelog entry of each task of one pair of releases, empty for none; ``tree`` is the newer one."""
     entries = list(dict.fromkeys(read_entries(tree, tasks[0].provenance.version))) if tasks else []
+    is_node = bool(tasks) and tasks[0].runner.is_node
+    entries = [entry for entry in entries if not (is_node and _NOT_OF_SOURCES.search(entry))]
     clues = [fix_clues(Facts(task, tree).fix, tree, task.fail_to_pass) for task in tasks]
-    numbers = assign_entries([[own.score(entry) for entry in entries] for own in clues], MIN_FIT)
+    # Titles of tests say less than names of functions: a word decides where nothing else is to be assigned.
+    min_fit = 1 if is_node and len(entries) == len(tasks) == 1 else MIN_FIT
+    numbers = assign_entries([[own.score(entry) for entry in entries] for own in clues], min_fit)
     return ["" if number is None else entries[number] for number in numbers]
 
 

@@ -111,6 +111,15 @@ def cuttable_tests(path: str, source: str) -> frozenset[str]:
     return frozenset(_cuttable(path, source))
 
 
+def test_source(path: str, source: str, name: str) -> str:
+    """Return the text of the test ``name`` of ``source``; empty where it is none that can be cut out."""
+    tests = _cuttable(path, source)
+    return text_of(tests[name]) if name in tests else ""
+
+
+test_source.__test__ = False  # type: ignore[attr-defined]
+
+
 def without_tests(path: str, source: str, names: Iterable[str]) -> str:
     """Return ``source`` without the tests ``names``; TaskError when one cannot be cut out alone."""
     wanted, tests = sorted(set(names)), _cuttable(path, source)
