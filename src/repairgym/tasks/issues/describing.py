@@ -29,8 +29,10 @@ MIN_WORDS = 10
 """Shorter texts get a statement where no failing test is visible (SWE-rebench, arXiv 2505.20411, asks for as many)."""
 MAX_STATEMENTS = 3
 MAX_MESSAGE_CHARS = 200
+_WORD = re.compile(r"[\w$]+")
 _NOT_OF_SOURCES = re.compile(
-    r"^\[(tests?|dev deps|deps|meta|actions|readme|docs?|eslint|types)\]|readme|lockfile|\blint|npmignore", re.IGNORECASE
+    r"^\[(tests?|dev deps|deps|meta|actions|readme|docs?|eslint|types)\]|readme|lockfile|\blint|npmignore",
+    re.IGNORECASE,
 )
 """Changelog entries of projects of node that are not about their code."""
 
@@ -83,7 +85,7 @@ def describe(task: Task, tree: Path, report: Report) -> Task:
         text = ""
     source = report.source if text else "tests"
     if task.runner.is_node:
-        return _by_failure(task, text, source, report)
+        return _by_failure(task, tree, text, source, report)
     facts = Facts(_with_issue(task, text, source), tree)
     if not text or (len(text.split()) < MIN_WORDS and not facts.visible_functions()):
         facts = _with_statement(facts, report, ())
@@ -126,14 +128,17 @@ def _with_hidden_behaviour(facts: Facts, report: Report) -> Facts:
     return facts
 
 
-def _by_failure(task: Task, text: str, source: str, report: Report) -> Task:
+def _by_failure(task: Task, tree: Path, text: str, source: str, report: Report) -> Task:
     """Return a JavaScript task with the text of its project and a failing test; no check reads its tests.
 
     Without any visible failing test, and without a text, an agent cannot know what is wanted.
     """
     told = _with_issue(task, "\n\n".join(filter(None, (text, _test_names(task, report)))), source)
     is_told = bool(text) or not set(task.visible_tests).isdisjoint(task.fail_to_pass)
-    labels = {**told.labels, "kind": "fix", **({} if is_told else {UNDERSPECIFIED: "true"})}
+    facts = Facts(task, tree)
+    used = frozenset(_WORD.findall("".join(map(facts.source, dict.fromkeys(map(file_of, task.fail_to_pass))))))
+    kind = kind_of(Change(facts.fix, text, used))
+    labels = {**told.labels, "kind": kind, **({} if is_told else {UNDERSPECIFIED: "true"})}
     return told.model_copy(update={"labels": labels})
 
 
