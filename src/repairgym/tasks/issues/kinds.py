@@ -123,7 +123,7 @@ RULES: tuple[tuple[ChangeKind, str, Callable[[Change], bool]], ...] = (
     ("test_only", "only comments and docstrings of the sources change", lambda change: not change.has_code),
     (
         "feature",
-        "the text begins like one or tells one and no fix; or tells no fix, and tests use a new name or a module is redone",
+        "the text tells one and no fix, or begins like one; or no fix, and tests use a new name or a module is new",
         lambda change: (
             change.tag == "feature"
             or bool(_FEATURE.match(change.text) and not _FIX.search(change.text.partition(".")[0]))
