@@ -19,6 +19,8 @@ def made(tree: Path, **entry: object) -> Path:
         "dist/qs.js": "",
         "dist/notes.md": "",
         "qs.min.js": "",
+        "lib/parse.coffee": "",
+        "lib/other.coffee": "",
         "lib/parse.js.map": "{}",
         "build/parse.js": "",
         "build/publish.js": "",
@@ -30,9 +32,9 @@ def made(tree: Path, **entry: object) -> Path:
     return tree
 
 
-def test_outputs_of_builds_are_copies_unless_something_loads_them(tmp_path: Path) -> None:
+def test_outputs_and_originals_of_builds_are_copies_unless_something_loads_them(tmp_path: Path) -> None:
     sources = ("lib/index.js", "lib/parse.js")
-    copies = ("build/parse.js", "dist/qs.js", "lib/parse.js.map", "qs.min.js")
+    copies = ("build/parse.js", "dist/qs.js", "lib/parse.coffee", "lib/parse.js.map", "qs.min.js")
     assert built_copies(made(tmp_path), sources) == copies
 
 

@@ -1,4 +1,4 @@
-"""Built copies: files of a JavaScript tree that a build made from its sources, and that would show their repair.
+"""Built copies: files of a JavaScript tree that a build made from its sources, or its sources from, and that show them.
 
 Reads a tree and the paths of its sources. Makes relative paths. Guarantees: no source, no file that `package.json`
 names as an entry point, and none that other code of the tree names by a relative path is a copy.
@@ -17,6 +17,8 @@ _FOLDERS = frozenset({"artifacts", "bundle", "bundles", "cjs", "dist", "esm", "o
 """Folders into which builds write."""
 _SCRIPT_FOLDER = "build"
 """Holds what builds write, or the scripts that build: a file there is a copy where a source has its name."""
+_ORIGINALS = (".coffee", ".ls")
+"""Suffixes of files that compile to a source next to them."""
 _NAME = re.compile(r"\.(min|bundle|umd)\.[cm]?js$|\.([cm]?[jt]s|min)\.map$")
 _TEXT = re.compile(r"""['"`](\.{1,2}/[^'"`\n]*|\.{1,2})['"`]""")
 _ENTRY_FIELDS = ("main", "module", "exports", "imports", "bin")
@@ -29,7 +31,8 @@ def built_copies(tree: Path, sources: Collection[str]) -> tuple[str, ...]:
     paths = sorted(path.relative_to(tree).as_posix() for path in tree.rglob("*") if path.is_file())
     paths = [path for path in paths if "node_modules" not in path.split("/")]
     names = {PurePosixPath(path).stem for path in sources}
-    copies = {path for path in paths if path not in sources and _is_output(path, names)}
+    originals = {path.removesuffix(".js") + suffix for path in sources for suffix in _ORIGINALS}
+    copies = {path for path in paths if path not in sources and (path in originals or _is_output(path, names))}
     if not copies:
         return ()
     loaders = [path for path in paths if path not in copies and is_javascript(path)]
