@@ -57,6 +57,9 @@ async def test_a_release_becomes_a_task_that_gold_passes_and_nothing_else(
     assert task.id.startswith("tiny-math-1.1.0-release-")
     assert task.certificate.is_valid
     assert "upper bound for larger values" in task.issue
+    assert "clamp: takes [equal] bounds fails: AssertionError: Expected values to be strictly equal: " in task.issue
+    assert "expected 1, got 7\n\n    assert.strictEqual(clamp(7, 1, 1), 1);" in task.issue
+    assert "expected 5, got 7\n\n    assert.strictEqual(clamp(7, 1, 5), 5);" in task.issue
     assert task.base_files["dist/math.min.js"] is None
     (hidden,) = set(task.fail_to_pass) - set(task.visible_tests)
     shown = task.base_files["test/index.test.js"] or ""
