@@ -129,7 +129,14 @@ def test_references_leave_no_empty_brackets() -> None:
 )
 def test_headings_may_be_bold_or_long_links(heading: str, tmp_path: Path) -> None:
     commit = "[`fc17361`](https://example.org/commit/fc17361)"
-    lines = [heading, "", f"- [Fix] `parse`: keep dots {commit}", "", heading.replace("1.1.0", "1.0.0"), "- [New] older"]
+    lines = [
+        heading,
+        "",
+        f"- [Fix] `parse`: keep dots {commit}",
+        "",
+        heading.replace("1.1.0", "1.0.0"),
+        "- [New] older",
+    ]
     (tmp_path / "CHANGELOG.md").write_text("\n".join(lines), encoding="utf-8")
     assert read_entries(tmp_path, "1.1.0") == ["[Fix] `parse`: keep dots"]
 

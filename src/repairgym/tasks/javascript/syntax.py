@@ -201,9 +201,12 @@ def _title(call: Node) -> str:
 def statement_at(path: str, source: str, line: int) -> str:
     """Return the statement of a test that begins or goes on at ``line`` (from 1): the innermost one; empty without."""
     try:
-        nodes = list(walk(parse(path, source)))
+        nodes, lines = list(walk(parse(path, source))), source.split("\n")
     except SyntaxError:
         return ""
     kinds = ("expression_statement", "lexical_declaration", "variable_declaration", "return_statement")
     around = [n for n in nodes if n.type in kinds and n.start_point[0] < line <= n.end_point[0] + 1]
-    return dedent(" " * around[-1].start_point[1] + text_of(around[-1])) if around else ""
+    if not around:
+        return ""
+    first = lines[around[-1].start_point[0]]
+    return dedent(first[: len(first) - len(first.lstrip())] + text_of(around[-1]))

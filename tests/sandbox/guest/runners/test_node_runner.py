@@ -69,6 +69,14 @@ async def test_a_falsy_value_is_told_by_its_expression(backend: SandboxBackend, 
 
 @needs_node
 @pytest.mark.asyncio
+async def test_an_uncaught_exception_has_its_line(backend: SandboxBackend, tmp_path: Path) -> None:
+    test = TEST.replace("assert.strictEqual(value, 1);", "\n    value.absent();\n")
+    told = (await run(backend, tmp_path, "module.exports = 2;\n", test)).results[IDS[0]]
+    assert (told.message, told.line) == ("TypeError: value.absent is not a function", 5)
+
+
+@needs_node
+@pytest.mark.asyncio
 async def test_a_file_that_cannot_be_loaded_is_an_error_of_its_tests(backend: SandboxBackend, tmp_path: Path) -> None:
     done = await run(backend, tmp_path, "module.exports = ;\n")
     assert {done.outcome(name) for name in IDS} == {TestOutcome.ERROR}

@@ -139,6 +139,7 @@ class _File:
         self._ids: Dict[str, int] = {}
         self._told: Set[str] = set()
         self._crash = ""
+        self._crash_line = 0
         self._is_done = False
         self.has_problem = False
 
@@ -228,6 +229,7 @@ class _File:
         elif "reached_for" in record:
             self._link.write({"reached_for": record["reached_for"], "path": record["path"]})
         elif "crash" in record:
+            self._crash_line = self._crash_line if self._crash else self._line(record.get("places", ""))
             self._crash = self._crash or first_line(record["crash"])
         if "done" in record:
             self._is_done = True
@@ -288,7 +290,7 @@ class _File:
             ending = f"signal {-status}" if status < 0 else f"exit status {status}"
             message = self._crash or f"the process of its file ended with {ending}"
         for test_id in self._open:
-            self._tell(test_id, "failed", message, 0.0)
+            self._tell(test_id, "failed", message, 0.0, line=self._crash_line)
         # A framework that counts failures ends with a status that says so.
         if is_late or self._crash or not self.has_problem:
             for test_id in sorted(self._wanted - self._told - {self._path}):

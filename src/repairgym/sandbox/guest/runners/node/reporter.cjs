@@ -116,13 +116,15 @@ if (isMainThread) {
 
     // --- what tests may not reach ----------------------------------------------------------------------------------
 
-    const frame = /\(?(?:file:\/\/)?(\/[^()\s]+?):(\d+):\d+\)?$/;
-    // The places (`path:line`) of the tree in the stack of an error, innermost first.
+    const frame = /(?:^|[\s(])(?:file:\/\/)?((?!node:)[^()\s]+?):(\d+):\d+\)?$/;
+    // The places (`path:line`) of the tree in the stack of an error, innermost first; mocha makes its paths relative.
     function places(error) {
         const found = [];
         for (const line of `${error && error.stack}`.split('\n')) {
             const [, file, number] = frame.exec(line) || ['', '', ''];
-            if (file.startsWith(`${setup.testbed}/`)) { found.push(`${file.slice(setup.testbed.length + 1)}:${number}`); }
+            const isOwn = file.startsWith(`${setup.testbed}/`);
+            if (isOwn) { found.push(`${file.slice(setup.testbed.length + 1)}:${number}`); }
+            if (file && !file.startsWith('/')) { found.push(`${file}:${number}`); }
         }
         return found;
     }
@@ -266,14 +268,15 @@ if (isMainThread) {
             const changed = replaced();
             const functions = isToldLater ? '' : executed();
             send(`"test":${quote(titles)},"outcome":"${outcome}","message":${quote(message)},"duration_s":${durationS}`
-                + `${error ? `,"places":${quote(places(error).slice(0, 8).join('\n'))}` : ''}`
+                + `${error ? `,"places":${quote(reporter.places(error))}` : ''}`
                 + `${changed ? `,"replaced":${quote(changed)}` : ''}${functions ? `,"functions":${quoteLong(functions)}` : ''}`);
         },
         done() {
             const functions = isToldLater ? executed() : '';
             send(`"done":true${functions ? `,"functions":${quoteLong(functions)}` : ''}`);
         },
-        crashed(error) { send(`"crash":${quote(reporter.message(error))}`); },
+        crashed(error) { send(`"crash":${quote(reporter.message(error))},"places":${quote(reporter.places(error))}`); },
+        places(error) { return places(error).slice(0, 8).join('\n'); },
         message(error) {
             if (!error) { return ''; }
             const text = error.message === undefined ? `${error}` : `${error.name || 'Error'}: ${error.message}`;
