@@ -40,6 +40,7 @@ function sum(values) {
 
 module.exports = { clamp, sum };
 """,
+    "dist/math.min.js": "var m=(v,l,h)=>v<l?l:v>h?h:v;module.exports={clamp:m};",
     "test/index.test.js": """'use strict';
 
 const test = require('node:test');

@@ -13,8 +13,11 @@ from repairgym.tasks.javascript.syntax import (
     function_codes,
     named_functions,
     parse,
+    statement_at,
+    test_source,
     text_of,
     without_tests,
+    written_title,
 )
 from repairgym.tasks.mutation.operators import Mutation, apply
 
@@ -46,6 +49,20 @@ def test_a_cut_file_keeps_its_lines_and_the_other_tests() -> None:
     assert "first" in text
     assert text.count("\n") == TESTS.count("\n")
     parse("a.js", text)
+
+
+def test_a_title_is_told_as_it_is_written() -> None:
+    assert written_title("a.js", TESTS, "outer::second (x)") == "outer: second [x]"
+    assert written_title("a.js", TESTS, "outer::computed 1") == "outer: computed 1"
+    assert written_title("a.js", "test(", "outer::first") == "outer::first"
+
+
+def test_the_statement_and_the_test_of_a_line() -> None:
+    assert statement_at("a.js", TESTS, 6) == "st.end();"
+    assert statement_at("a.js", "f(\n    1,\n);\n", 2) == "f(\n    1,\n);"
+    assert statement_at("a.js", TESTS, 2) == statement_at("a.js", "f(", 1) == ""
+    assert test_source("a.js", TESTS, "in a loop") == "test('in a loop', (t) => t.end());"
+    assert test_source("a.js", TESTS, "twice") == ""
 
 
 @pytest.mark.parametrize("name", ["in a loop", "twice", "used", "absent"])

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePosixPath
+from textwrap import dedent
 
 import tree_sitter_javascript
 import tree_sitter_typescript
@@ -128,6 +129,15 @@ def cuttable_tests(path: str, source: str) -> frozenset[str]:
     return frozenset(statements_of_tests(path, source))
 
 
+def test_source(path: str, source: str, name: str) -> str:
+    """Return the text of the test ``name`` of ``source``; empty where it is none that can be cut out."""
+    tests = _cuttable(path, source)
+    return text_of(tests[name]) if name in tests else ""
+
+
+test_source.__test__ = False  # type: ignore[attr-defined]
+
+
 def without_tests(path: str, source: str, names: Iterable[str]) -> str:
     """Return ``source`` without the tests ``names``; TaskError when one cannot be cut out alone."""
     wanted, tests = sorted(set(names)), statements_of_tests(path, source)
@@ -167,15 +177,34 @@ def statements_of_tests(path: str, source: str) -> dict[str, Node]:
 def _tests_below(node: Node, prefix: str) -> Iterator[tuple[str, Node]]:
     """Yield (name, statement) of each call that defines a test with a literal title, outer ones first."""
     for child in node.children:
-        title = _title(child) if child.type == "call_expression" else ""
+        written = _title(child) if child.type == "call_expression" else ""
+        title = clean(written) if written else ""
         if title:
             statement = child.parent if child.parent is not None else child
             yield prefix + title, statement
         yield from _tests_below(child, f"{prefix}{title}::" if title else prefix)
 
 
+def written_title(path: str, source: str, name: str) -> str:
+    """Return the title of the test ``name`` (``title::title``) as ``source`` has it, its groups first.
+
+    ``name`` itself where a title is no literal; ids of tests hold no brackets, for example.
+    """
+    try:
+        node = parse(path, source)
+    except SyntaxError:
+        return name
+    titles: list[str] = []
+    for part in name.split("::"):
+        calls = ((call, _title(call)) for call in walk(node) if call.type == "call_expression")
+        found = next(((call, title) for call, title in calls if title and clean(title) == part), None)
+        node, title = found or (node, part)
+        titles.append(title)
+    return ": ".join(titles)
+
+
 def _title(call: Node) -> str:
-    """Return the title of a test that ``call`` defines; empty when it defines none, or has no literal title."""
+    """Return the title of a test that ``call`` defines, as written; empty without a test or without a literal."""
     function, arguments = call.child_by_field_name("function"), call.child_by_field_name("arguments")
     if function is None or arguments is None or text_of(function).rpartition(".")[2] not in _TEST_WORDS:
         return ""
@@ -184,4 +213,18 @@ def _title(call: Node) -> str:
         return ""
     if any(part.type in ("template_substitution", "escape_sequence") for part in given[0].children):
         return ""
-    return clean(text_of(given[0])[1:-1])
+    return text_of(given[0])[1:-1]
+
+
+def statement_at(path: str, source: str, line: int) -> str:
+    """Return the statement of a test that begins or goes on at ``line`` (from 1): the innermost one; empty without."""
+    try:
+        nodes, lines = list(walk(parse(path, source))), source.split("\n")
+    except SyntaxError:
+        return ""
+    kinds = ("expression_statement", "lexical_declaration", "variable_declaration", "return_statement")
+    around = [n for n in nodes if n.type in kinds and n.start_point[0] < line <= n.end_point[0] + 1]
+    if not around:
+        return ""
+    first = lines[around[-1].start_point[0]]
+    return dedent(first[: len(first) - len(first.lstrip())] + text_of(around[-1]))
