@@ -131,7 +131,7 @@ def cuttable_tests(path: str, source: str) -> frozenset[str]:
 
 def test_source(path: str, source: str, name: str) -> str:
     """Return the text of the test ``name`` of ``source``; empty where it is none that can be cut out."""
-    tests = _cuttable(path, source)
+    tests = statements_of_tests(path, source)
     return text_of(tests[name]) if name in tests else ""
 
 
