@@ -22,8 +22,8 @@ from repairgym.records import Split
 if TYPE_CHECKING:
     from repairgym.tasks.adding.adding import Added, Adder
     from repairgym.tasks.adding.npm import NpmAdder
-    from repairgym.tasks.adding.npm_project import NodeTrial
     from repairgym.tasks.adding.npm_repository import NpmRepositoryAdder
+    from repairgym.tasks.adding.npm_trial import NodeTrial
 
 
 DEFAULT_PAIRS = 8
@@ -114,7 +114,7 @@ def _of_npm(adder: Adder, node: str) -> NpmAdder:
 
 
 def _node_trial(adder: Adder, command: str, node: str) -> NodeTrial:
-    from repairgym.tasks.adding.npm_project import NodeTrial
+    from repairgym.tasks.adding.npm_trial import NodeTrial
 
     return NodeTrial(adder.store, adder.backend, adder.split, command, adder.say, node)
 

@@ -8,7 +8,8 @@ import pytest
 
 from repairgym.errors import TaskError
 from repairgym.records import TestOutcome, TestResult, TestRun
-from repairgym.tasks.adding.npm_project import read_folder, stable_files
+from repairgym.tasks.adding.npm_project import read_folder
+from repairgym.tasks.adding.npm_trial import stable_files
 
 
 def run_of(outcomes: str) -> TestRun:
