@@ -165,7 +165,8 @@ def _is_agreed(added: Added, is_json: bool) -> bool:
 def _print(added: Added, catalogue: Path, locks: Path, is_written: bool) -> None:
     if not is_written:
         typer.echo(added.entry)
-    state = "runs" if added.is_suite_running else "runs in part"
+    is_small = not added.is_suite_running and added.num_passed >= added.num_failed
+    state = "runs, but is small" if is_small else ("runs" if added.is_suite_running else "runs in part")
     typer.echo(
         f"{added.name} {added.version}: the suite {state}: {added.num_passed} tests pass, {added.num_failed} fail; "
         f"{added.num_files_kept} of {added.num_files} files are kept"

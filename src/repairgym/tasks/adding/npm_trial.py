@@ -179,6 +179,8 @@ def first_cause(runs: Sequence[TestRun], path: str) -> str:
     messages = [result.message for result in results if result.message and result.outcome in _FAILURES]
     if messages:
         return messages[0][:300]
+    if not results:
+        return "it did not run"
     is_flaky = any(result.outcome is TestOutcome.PASSED for result in results)
     return "most of its tests do not pass, or not in each run" if is_flaky else "no test of it gave a result"
 

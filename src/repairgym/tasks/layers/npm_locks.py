@@ -51,10 +51,10 @@ def resolve_npm_lock(requirements: Mapping[str, str], node_version: str = "") ->
         (folder / "package.json").write_text(json.dumps(manifest), encoding="utf-8")
         npm(["install", "--package-lock-only", "--omit-lockfile-registry-resolved", *_QUIET], folder)
         lock = json.loads((folder / "package-lock.json").read_text(encoding="utf-8"))
-    return _without_addresses(_without_unavailable(lock))
+    return _without_addresses(without_unavailable(lock))
 
 
-def _without_unavailable(lock: dict[str, Any]) -> dict[str, Any]:
+def without_unavailable(lock: dict[str, Any]) -> dict[str, Any]:
     """Take out optional packages that the registry did not have: ``npm ci`` refuses a lock that lacks them."""
     held = locked_names(json.dumps(lock))
     for path, entry in lock["packages"].items():
