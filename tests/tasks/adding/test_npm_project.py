@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from repairgym.errors import TaskError
-from repairgym.tasks.adding.npm_project import read_folder
+from repairgym.tasks.adding.npm_project import patterns_of_tests, read_folder
 
 
 def test_benchmarks_and_types_are_no_sources(tmp_path: Path) -> None:
@@ -70,6 +70,12 @@ def test_what_tests_import_is_needed_and_tsx_reads_typescript(tmp_path: Path) ->
     assert folder.needed == {"chai": "4", "typescript": "5", "b": "1", "c": "1"}
     assert folder._replace(runner="mocha").tools("10.8.2") == {"mocha": "10.8.2", "tsx": "4.19.2"}
     assert folder._replace(runner="vitest").tools("2.1.9") == {"vitest": "2.1.9"}
+
+
+def test_tests_beside_sources_have_patterns_that_match_no_source() -> None:
+    paths = ("test/a.test.ts", "test/b.js", "test/c.js", "src/a.spec.ts", "src/b.spec.ts", "src/test.js", "test.js")
+    wanted = ("src/*.spec.ts", "src/test.js", "test.js", "test/*.js", "test/*.ts")
+    assert patterns_of_tests(paths) == wanted
 
 
 def test_what_settings_name_is_needed(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ FRAMEWORKS: Mapping[NodeRunner, tuple[str, ...]] = {
 _TYPESCRIPT_LOADER = {"tsx": "4.19.2"}
 _TYPESCRIPT = (".ts", ".tsx", ".mts", ".cts")
 _TEST_FOLDERS = frozenset({"test", "tests", "__tests__", "spec"})
+_TEST_NAME = re.compile(r"(^|[._-])(test|spec)s?\.\w+$")
 _NO_SOURCES = frozenset({
     "dist", "build", "example", "examples", "bench", "benchmark", "benchmarks", "docs", "node_modules", "types"
 })  # fmt: skip
@@ -154,7 +155,7 @@ def _text(path: Path) -> str:
 def _may_be_test(path: str) -> bool:
     """Return True for a file in a folder of tests, or with the name of one."""
     pure = PurePosixPath(path)
-    return bool(_TEST_FOLDERS & set(pure.parts[:-1])) or bool(re.search(r"(^|[._-])(test|spec)s?\.\w+$", pure.name))
+    return bool(_TEST_FOLDERS & set(pure.parts[:-1])) or bool(_TEST_NAME.search(pure.name))
 
 
 def _source_patterns(paths: Iterable[str]) -> tuple[str, ...]:
@@ -167,10 +168,21 @@ def _source_patterns(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def patterns_of_tests(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return patterns of the files of the folders of ``paths``, so that other releases' tests are found as well."""
-    pure = [PurePosixPath(path) for path in paths]
-    folders = sorted({f"{path.parent.as_posix()}/*{path.suffix}" for path in pure if len(path.parts) > 1})
-    return (*sorted(path.name for path in pure if len(path.parts) == 1), *folders)
+    """Return patterns of the files of the folders of ``paths``, so that other releases' tests are found as well.
+
+    Beside sources the pattern has the part of the name that makes a file a test.
+    """
+    return tuple(dict.fromkeys(sorted(_pattern(PurePosixPath(path)) for path in paths)))
+
+
+def _pattern(path: PurePosixPath) -> str:
+    folders = path.parts[:-1]
+    if not folders:
+        return path.name
+    if _TEST_FOLDERS & set(folders):
+        return f"{path.parent.as_posix()}/*{path.suffix}"
+    end = _TEST_NAME.search(path.name)
+    return f"{path.parent.as_posix()}/*{end[0]}" if end and end.start() else path.as_posix()
 
 
 def _package_of(module: str) -> str:

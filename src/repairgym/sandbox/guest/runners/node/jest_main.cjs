@@ -17,5 +17,8 @@ delete argv.nonFlagArgs;
 runCLI(argv, [testbed]).then(({ results }) => {
     process.exitCode = results.success ? 0 : 1;
     // What ended the file before its runner: a transformer, an environment, a file of set-up.
-    for (const { testExecError } of results.testResults) { if (testExecError) { reporter.crashed(testExecError); } }
-}, (error) => { process.exitCode = 2; reporter.crashed(error); console.error(error); });
+    for (const { testExecError } of results.testResults) { if (testExecError) { crashed(testExecError); } }
+}, (error) => { process.exitCode = 2; crashed(error); console.error(error); });
+
+// Jest writes a heading first; only the first line is kept.
+function crashed({ name, message }) { reporter.crashed({ name, message: `${message}`.replace(/\s+/g, ' ') }); }
