@@ -22,8 +22,8 @@ from repairgym.records import Split
 if TYPE_CHECKING:
     from repairgym.tasks.adding.adding import Added, Adder
     from repairgym.tasks.adding.npm import NpmAdder
-    from repairgym.tasks.adding.npm_project import NodeTrial
     from repairgym.tasks.adding.npm_repository import NpmRepositoryAdder
+    from repairgym.tasks.adding.npm_trial import NodeTrial
 
 
 DEFAULT_PAIRS = 8
@@ -114,7 +114,7 @@ def _of_npm(adder: Adder, node: str) -> NpmAdder:
 
 
 def _node_trial(adder: Adder, command: str, node: str) -> NodeTrial:
-    from repairgym.tasks.adding.npm_project import NodeTrial
+    from repairgym.tasks.adding.npm_trial import NodeTrial
 
     return NodeTrial(adder.store, adder.backend, adder.split, command, adder.say, node)
 
@@ -165,7 +165,8 @@ def _is_agreed(added: Added, is_json: bool) -> bool:
 def _print(added: Added, catalogue: Path, locks: Path, is_written: bool) -> None:
     if not is_written:
         typer.echo(added.entry)
-    state = "runs" if added.is_suite_running else "runs in part"
+    is_small = not added.is_suite_running and added.num_passed >= added.num_failed
+    state = "runs, but is small" if is_small else ("runs" if added.is_suite_running else "runs in part")
     typer.echo(
         f"{added.name} {added.version}: the suite {state}: {added.num_passed} tests pass, {added.num_failed} fail; "
         f"{added.num_files_kept} of {added.num_files} files are kept"

@@ -110,6 +110,7 @@ def build(
 def _make(folder: Path, resolved: TasksConfig) -> None:
     """Make tasks from the catalogue and print how many each split and source has."""
     from repairgym.tasks.build import build_tasks as building
+    from repairgym.tasks.sources.mutations import is_mostly_late
 
     with ProgressDisplay() as progress, StillRunning(progress) as running:
 
@@ -120,6 +121,8 @@ def _make(folder: Path, resolved: TasksConfig) -> None:
             progress("build", done.num_done, done.num_jobs, detail)
             if not unit.tasks:
                 progress(unit.name, 0, 0, unit.error or _why_empty(unit))
+            elif is_mostly_late(unit.funnel):
+                progress(unit.name, 0, 0, unit.logs["timed_out"].partition("\n")[0])
 
         try:
             store = building.build(resolved, folder, report=report, started=running.started)

@@ -7,23 +7,7 @@ from typing import Any
 import pytest
 
 from repairgym.errors import TaskError
-from repairgym.records import TestOutcome, TestResult, TestRun
-from repairgym.tasks.adding.npm_project import read_folder, stable_files
-
-
-def run_of(outcomes: str) -> TestRun:
-    """A run of one file; each letter is the outcome of a test: passed, failed or skipped."""
-    kinds = {"p": TestOutcome.PASSED, "f": TestOutcome.FAILED, "s": TestOutcome.SKIPPED}
-    results = {f"a.js::{number}": TestResult(outcome=kinds[letter]) for number, letter in enumerate(outcomes)}
-    return TestRun(results=results, exit_status=0)
-
-
-def test_files_stay_that_pass_most_tests_alike_in_every_run() -> None:
-    kept = {
-        runs: bool(stable_files([run_of(outcomes) for outcomes in runs.split()], ("a.js",)))
-        for runs in ("ppf ppf", "pff pff", "pss pss", "ppp ppf", "ppp pp", "ss ss", f"{'p' * 99}p {'p' * 99}f")
-    }
-    assert [runs for runs, is_kept in kept.items() if is_kept] == ["ppf ppf", "pss pss", f"{'p' * 100} {'p' * 99}f"]
+from repairgym.tasks.adding.npm_project import patterns_of_tests, read_folder
 
 
 def test_benchmarks_and_types_are_no_sources(tmp_path: Path) -> None:
@@ -86,3 +70,30 @@ def test_what_tests_import_is_needed_and_tsx_reads_typescript(tmp_path: Path) ->
     assert folder.needed == {"chai": "4", "typescript": "5", "b": "1", "c": "1"}
     assert folder._replace(runner="mocha").tools("10.8.2") == {"mocha": "10.8.2", "tsx": "4.19.2"}
     assert folder._replace(runner="vitest").tools("2.1.9") == {"vitest": "2.1.9"}
+
+
+def test_tests_beside_sources_have_patterns_that_match_no_source() -> None:
+    paths = ("test/a.test.ts", "test/b.js", "test/c.js", "src/a.spec.ts", "src/b.spec.ts", "src/test.js", "test.js")
+    wanted = ("src/*.spec.ts", "src/test.js", "test.js", "test/*.js", "test/*.ts")
+    assert patterns_of_tests(paths) == wanted
+
+
+def test_what_settings_name_is_needed(tmp_path: Path) -> None:
+    names = ("@me/base", "preset-a", "transform-b", "babel-c", "unused", "jest")
+    settings = {
+        "name": "a",
+        "devDependencies": dict.fromkeys((*names, "@types/node"), "1"),
+        "jest": {"preset": "preset-a", "transform": {"\\.ts$": ["transform-b/fast", {}]}},
+    }
+    files = {
+        "package.json": json.dumps(settings),
+        "tsconfig.json": '{ // the base\n "extends": ["@me/base/tsconfig.json", "./unused"] }',
+        "babel.config.json": '{"plugins": ["babel-c"]}',
+        "src/a.ts": "export const a = 1;\n",
+        "test/a.test.ts": "test('a', () => {})\n",
+        "node_modules/b/tsconfig.json": '{"extends": "unused"}',
+    }
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    assert set(read_folder(tmp_path).needed) == {"@me/base", "preset-a", "transform-b", "babel-c", "@types/node"}

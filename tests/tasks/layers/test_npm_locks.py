@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.tasks.layers.npm_locks import names_that_need
+from repairgym.tasks.layers.npm_locks import chain_to, names_that_need, without_unavailable
 from repairgym.tasks.layers.npm_registry import NpmRegistry
 from repairgym.tasks.layers.package_index import Sdist
 
@@ -31,6 +31,18 @@ LOCK = json.dumps(
 )
 def test_packages_need_another_one_themselves_or_through_others(name: str, users: set[str]) -> None:
     assert names_that_need(LOCK, name) == users
+
+
+def test_a_chain_leads_from_what_was_asked_for_to_a_package() -> None:
+    assert chain_to(LOCK, "fast-uri") == ("ajv", "fast-uri")
+    assert chain_to(LOCK, "ajv") == ("ajv",)
+    assert chain_to(LOCK, "qs") == ()
+
+
+def test_optional_packages_that_the_registry_did_not_have_leave_the_lock() -> None:
+    entry = {"optionalDependencies": {"ajv": "^8", "of-another-system": "^1"}}
+    lock = {"packages": {"": {}, "node_modules/vite": entry, "node_modules/vite/node_modules/ajv": {}}}
+    assert without_unavailable(lock)["packages"]["node_modules/vite"] == {"optionalDependencies": {"ajv": "^8"}}
 
 
 @pytest.mark.network

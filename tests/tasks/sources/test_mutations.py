@@ -15,7 +15,7 @@ from repairgym.tasks.manifest.manifest import TaskManifest, content_digest
 from repairgym.tasks.manifest.rebuild import rebuild_manifest
 from repairgym.tasks.mutation.mutants import Mutant, mutable_functions, mutants
 from repairgym.tasks.sources.mutations import RECIPE_SEPARATOR, MutantEvidence, grouped
-from repairgym.tasks.store import TaskStore
+from repairgym.tasks.store import FUNNEL_FILE, TaskStore
 from repairgym.tasks.synthetic import NUM_BUGS
 
 
@@ -77,6 +77,33 @@ def test_a_manifest_brings_several_bugs_back(
     rebuilt = rebuild_manifest(manifest, tmp_path / "rebuilt", RebuildConfig(), seeded_layers).load()
     made = {task.id: content_digest(manifest.with_deadlines(task)) for task in tasks}
     assert {task.id: content_digest(task) for task in rebuilt} == made
+
+
+@pytest.mark.parametrize(
+    ("mutations", "settings", "reason", "told"),
+    [
+        ({"min_function_lines": 29}, {}, "functions_of_another_size", "min_function_lines=29, max_function_lines=30"),
+        ({"min_edits": 99}, {}, "functions_with_few_edits", "min_edits=99"),
+        ({}, {"run_timeout_s": 0.001}, "timed_out", "raise run_timeout_s=0.001"),
+    ],
+)
+def test_a_package_without_tasks_names_the_setting(
+    tinycalc: Package,
+    seeded_layers: LayerStore,
+    write_config: Callable[..., TasksConfig],
+    tmp_path: Path,
+    mutations: dict[str, int],
+    settings: dict[str, float],
+    reason: str,
+    told: str,
+) -> None:
+    config = write_config(tinycalc)
+    bounds = config.mutations.model_copy(update=mutations)
+    update = {"sources": ("mutations",), "mutations": bounds, **settings}
+    store = build(config.model_copy(update=update), tmp_path / "tasks", seeded_layers)
+    funnel = store.load_document(FUNNEL_FILE)["total"]["mutations"]
+    assert funnel[reason] > 0
+    assert told in str(store.load_document(FUNNEL_FILE))
 
 
 def evidence(mutant: Mutant) -> MutantEvidence:

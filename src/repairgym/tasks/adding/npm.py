@@ -6,17 +6,18 @@ package runs outside of a sandbox; the package is no part of its own environment
 
 import contextlib
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from repairgym.errors import InputError, PackageNotFoundError, TaskError
 from repairgym.tasks.adding.adding import Added
-from repairgym.tasks.adding.npm_project import FRAMEWORKS, NodeFolder, NodeTrial, patterns_of_tests, read_folder
+from repairgym.tasks.adding.npm_environment import resolve_without_itself
+from repairgym.tasks.adding.npm_project import FRAMEWORKS, NodeFolder, patterns_of_tests, read_folder
+from repairgym.tasks.adding.npm_trial import NodeTrial
 from repairgym.tasks.javascript.syntax import code_of
 from repairgym.tasks.layers.catalogue import NpmPackage
-from repairgym.tasks.layers.npm_locks import locked_names, names_that_need, resolve_npm_lock
 from repairgym.tasks.layers.npm_registry import NpmRegistry
 from repairgym.tasks.layers.package_index import Sdist
 from repairgym.tasks.layers.store import tree_digest
@@ -51,23 +52,31 @@ class NpmAdder:
         sdists = self.registry.releases(name)
         newest = self._newest(name, sdists)
         pairs, releases, num_compared = self._pairs(newest, sdists, num_pairs)
-        lock, left_out = self._lock(newest.folder, releases)
-        pairs = [pair for pair in pairs if not left_out & set(pair)]
-        tried = await self.trial.run(newest.folder, lock)
+        folder = newest.folder
+        resolved = resolve_without_itself(
+            folder,
+            [release.folder for release in releases],
+            FRAMEWORKS[folder.runner],
+            self.trial.node_version,
+            self.trial.say,
+        )
+        unusable = {each.sdist.version for each in releases if resolved.left_out & each.folder.required.keys()}
+        pairs = [pair for pair in pairs if not unusable & set(pair)]
+        tried = await self.trial.run(folder, resolved.lock)
         versions = {newest.sdist.version, *(version for pair in pairs for version in pair)}
         package = NpmPackage(
             name=name,
             split=self.trial.split,
-            runner=newest.folder.runner,
-            sources=newest.folder.sources,
+            runner=folder.runner,
+            sources=folder.sources,
             tests=patterns_of_tests(tried.kept),
-            excluded=tuple(path for path in newest.folder.tests if path not in tried.kept),
+            excluded=tuple(path for path in folder.tests if path not in tried.kept),
             version=newest.sdist.version,
             releases=tuple(pairs),
             sdists={sdist.version: sdist.sha256 for sdist in reversed(sdists) if sdist.version in versions},
         )
         told = f"of {num_compared} adjacent pairs, those whose sources and tests both changed"
-        return self.trial.added(package, tried, lock, {"releases": told})
+        return self.trial.added(package, tried, resolved.lock, {"releases": told}, resolved.told)
 
     def _newest(self, name: str, sdists: tuple[Sdist, ...]) -> _Release:
         for sdist in sdists[:_MAX_NEWEST]:
@@ -86,35 +95,6 @@ class NpmAdder:
             return _Release(sdist, read_folder(tree, sdist.name))
         except TaskError:
             return None
-
-    def _lock(self, newest: NodeFolder, older: list[_Release]) -> tuple[str, set[str]]:
-        """Return a lock with what all releases need, and the versions in ``older`` that it is not for.
-
-        Where each version of the framework leads to the package itself, the packages of tests that do are left out, and
-        the older releases whose sources need one that does.
-        """
-        name, users = newest.name, set[str]()
-        needed = _needed_by((*(release.folder for release in older), newest))
-        for version in FRAMEWORKS[newest.runner]:
-            lock = self._resolved({**needed, **newest.tools(version)})
-            if name not in locked_names(lock):
-                return lock, set()
-            users |= names_that_need(lock, name)
-        usable = [release for release in older if not users & release.folder.required.keys()]
-        of_usable = _needed_by((*(release.folder for release in usable), newest))
-        needed = {key: wanted for key, wanted in of_usable.items() if key not in users}
-        is_hopeless = bool(users & newest.required.keys())
-        for version in () if is_hopeless else FRAMEWORKS[newest.runner]:
-            lock = self._resolved({**needed, **newest.tools(version)})
-            if name not in locked_names(lock):
-                return lock, {each.sdist.version for each in older if each not in usable}
-        raise TaskError(
-            f"{name}: each known version of {newest.runner}, or a package that it needs, needs {name} itself"
-        )
-
-    def _resolved(self, needed: Mapping[str, str]) -> str:
-        self.trial.say(f"resolves a lock of {', '.join(f'{name}@{wanted}' for name, wanted in needed.items())}")
-        return resolve_npm_lock(needed, self.trial.node_version)
 
     def _pairs(
         self, newest: _Release, sdists: tuple[Sdist, ...], num: int
@@ -152,14 +132,6 @@ class NpmAdder:
         with tempfile.TemporaryDirectory() as name, contextlib.suppress(PackageNotFoundError, InputError):
             for sdist, path in self.registry.fetch_all(missing, Path(name)).items():
                 self.trial.store.tree_of_file(sdist, path)
-
-
-def _needed_by(folders: Iterable[NodeFolder]) -> dict[str, str]:
-    """Return the packages that ``folders`` need; of two ranges the later folder's counts."""
-    needed: dict[str, str] = {}
-    for folder in folders:
-        needed.update(folder.needed)
-    return needed
 
 
 def _state(folder: NodeFolder) -> tuple[dict[str, object], dict[str, object]]:

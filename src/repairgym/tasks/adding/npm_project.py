@@ -1,41 +1,31 @@
-"""A project of JavaScript or TypeScript that is to be added: what its files tell, and what its suite does.
+"""A project of JavaScript or TypeScript that is to be added: what its files tell.
 
-Reads the folder of an archive or a commit. Makes `NodeFolder` records, the packages that an environment of it needs,
-and the runs of its suite. Guarantees: no code of the project runs outside of a sandbox; three runs decide which test
-files stay.
+Reads the folder of an archive or a commit. Makes `NodeFolder` records, and the packages that an environment of it
+needs. Guarantees: no code of the project runs.
 """
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from repairgym.errors import TaskError
-from repairgym.records import Split, TestOutcome, TestRequest, TestRun, TestRunner
-from repairgym.sandbox.base import SandboxBackend, SandboxSpec
-from repairgym.tasks.adding.adding import MIN_TESTS, Added
-from repairgym.tasks.adding.entry import render_entry
-from repairgym.tasks.adding.trial import MAX_SHARE_UNSTABLE, MIN_SHARE_PASSED, Say
-from repairgym.tasks.build.validation import run_times
 from repairgym.tasks.javascript.syntax import is_javascript
-from repairgym.tasks.layers.catalogue import NodeRunner, NpmPackage, NpmRepository
-from repairgym.tasks.layers.environments import build_environment
-from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.layers.catalogue import NodeRunner
 
 FRAMEWORKS: Mapping[NodeRunner, tuple[str, ...]] = {
     "vitest": ("2.1.9",),
     "jest": ("29.7.0",),
-    "mocha": ("10.8.2", "8.4.0"),
+    "mocha": ("10.8.2", "8.4.0", "11.7.4"),
     "tape": ("5.9.0", "4.17.0", "3.6.1"),
     "node_test": ("",),
 }
-"""Framework -> versions of its package; a later one where an earlier one needs the project itself."""
+"""Framework -> versions of its package; the next one where one needs the project itself."""
 _TYPESCRIPT_LOADER = {"tsx": "4.19.2"}
 _TYPESCRIPT = (".ts", ".tsx", ".mts", ".cts")
 _TEST_FOLDERS = frozenset({"test", "tests", "__tests__", "spec"})
+_TEST_NAME = re.compile(r"(^|[._-])(test|spec)s?\.\w+$")
 _NO_SOURCES = frozenset({
     "dist", "build", "example", "examples", "bench", "benchmark", "benchmarks", "docs", "node_modules", "types"
 })  # fmt: skip
@@ -47,11 +37,14 @@ _USES: Mapping[NodeRunner, re.Pattern[str]] = {
     "node_test": re.compile(r"""['"]node:test['"]"""),
 }
 _NEEDED_BY_SETTINGS = re.compile(
-    r"^(typescript|ts-jest|tslib|@swc/(jest|core)|babel-jest|@babel/.*|esbuild(-jest)?|jest-environment-.*|jsdom|happy-dom)$"
+    r"^(typescript|ts-jest|tslib|@swc/(jest|core)|babel-jest|@babel/.*|esbuild(-jest)?|jest-environment-.*|jsdom|happy-dom|@types/.*)$"
 )
-"""Packages that configurations of test frameworks name, and no test imports."""
-_NUM_RUNS = 3
-_RUN_S, _TEST_S = 600.0, 20.0
+"""Packages that compilers and test frameworks find without a name in a file of the project."""
+_SETTINGS = re.compile(r"^(tsconfig.*\.json|(jest|babel|swc)\.config\.\w+|\.(babel|swc)rc(\.\w+)?)$")
+"""Files in which the packages are named that a compiler or a test framework loads."""
+_OWN_SETTINGS = ("jest", "babel")
+"""Keys of ``package.json`` with what could stand in such a file."""
+_QUOTED = re.compile(r"""(['"])(@?[\w][^'"\s]*)\1""")
 
 
 class NodeFolder(NamedTuple):
@@ -83,6 +76,7 @@ class NodeFolder(NamedTuple):
         """The required packages, and those for development that code imports or configurations of tests name."""
         texts = (_text(path) for path in self.tree.rglob("*") if path.is_file() and self._may_import(path))
         imported = {_package_of(module) for text in texts for module in _IMPORT.findall(text)}
+        imported |= self._named_in_settings()
         used = {
             name: wanted
             for name, wanted in self._of("devDependencies").items()
@@ -98,6 +92,13 @@ class NodeFolder(NamedTuple):
 
     def _of(self, kind: str) -> dict[str, str]:
         return dict(self.settings.get(kind) or {})
+
+    def _named_in_settings(self) -> set[str]:
+        """Return the packages that strings of settings may mean: ``extends``, ``preset``, ``transform`` and others."""
+        files = (path for path in self.tree.rglob("*") if _SETTINGS.match(path.name) and path.is_file())
+        texts = [_text(path) for path in files if "node_modules" not in path.relative_to(self.tree).parts]
+        texts += [json.dumps(self.settings[key]) for key in _OWN_SETTINGS if key in self.settings]
+        return {_package_of(module) for text in texts for _, module in _QUOTED.findall(text)}
 
     def _may_import(self, path: Path) -> bool:
         folders = set(path.relative_to(self.tree).parts[:-1])
@@ -154,7 +155,7 @@ def _text(path: Path) -> str:
 def _may_be_test(path: str) -> bool:
     """Return True for a file in a folder of tests, or with the name of one."""
     pure = PurePosixPath(path)
-    return bool(_TEST_FOLDERS & set(pure.parts[:-1])) or bool(re.search(r"(^|[._-])(test|spec)s?\.\w+$", pure.name))
+    return bool(_TEST_FOLDERS & set(pure.parts[:-1])) or bool(_TEST_NAME.search(pure.name))
 
 
 def _source_patterns(paths: Iterable[str]) -> tuple[str, ...]:
@@ -167,112 +168,24 @@ def _source_patterns(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def patterns_of_tests(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return patterns of the files of the folders of ``paths``, so that other releases' tests are found as well."""
-    pure = [PurePosixPath(path) for path in paths]
-    folders = sorted({f"{path.parent.as_posix()}/*{path.suffix}" for path in pure if len(path.parts) > 1})
-    return (*sorted(path.name for path in pure if len(path.parts) == 1), *folders)
+    """Return patterns of the files of the folders of ``paths``, so that other releases' tests are found as well.
+
+    Beside sources the pattern has the part of the name that makes a file a test.
+    """
+    return tuple(dict.fromkeys(sorted(_pattern(PurePosixPath(path)) for path in paths)))
+
+
+def _pattern(path: PurePosixPath) -> str:
+    folders = path.parts[:-1]
+    if not folders:
+        return path.name
+    if _TEST_FOLDERS & set(folders):
+        return f"{path.parent.as_posix()}/*{path.suffix}"
+    end = _TEST_NAME.search(path.name)
+    return f"{path.parent.as_posix()}/*{end[0]}" if end and end.start() else path.as_posix()
 
 
 def _package_of(module: str) -> str:
     """Return the package of a module's name."""
     parts = module.split("/")
     return "/".join(parts[:2]) if module.startswith("@") else parts[0]
-
-
-# --- the suite --------------------------------------------------------------------------------------------------------
-
-
-class Tried(NamedTuple):
-    """What three runs of a suite told."""
-
-    kept: tuple[str, ...]
-    """Files that pass most of their tests in every run, and few of whose tests change their outcome."""
-    num_files: int
-    num_passed: int
-    """Of the first run, as `num_failed`."""
-    num_failed: int
-
-
-@dataclass(frozen=True)
-class NodeTrial:
-    """Runs suites of JavaScript, and makes entries from what they told."""
-
-    store: LayerStore
-    backend: SandboxBackend
-    split: Split
-    command: str
-    """The command as the user gave it, for the entry."""
-    say: Say
-    node_version: str = ""
-    """Node of the environment; empty: the machine's."""
-
-    async def run(self, folder: NodeFolder, lock: str) -> Tried:
-        """Run the suite of ``folder`` three times in the environment of ``lock``; TaskError when no file stays."""
-        self.say(f"runs {len(folder.tests)} test files {_NUM_RUNS} times in {folder.runner}")
-        spec = SandboxSpec(environment=build_environment(self.store, lock)[1], tree=folder.tree)
-        runner = TestRunner(type=folder.runner)
-        request = TestRequest(test_ids=folder.tests, timeout_s=_RUN_S, test_timeout_s=_TEST_S, runner=runner)
-        runs = await run_times(self.backend, spec, request, _NUM_RUNS)
-        kept = stable_files(runs, folder.tests)
-        if not kept:
-            told = runs[0].output_tail[-400:]
-            raise TaskError(f"{folder.name}: no file passes most of its tests in each of {_NUM_RUNS} runs: {told}")
-        outcomes = Counter(result.outcome for test_id, result in runs[0].results.items() if "::" in test_id)
-        num_failed = outcomes[TestOutcome.FAILED] + outcomes[TestOutcome.ERROR]
-        return Tried(kept, len(folder.tests), outcomes[TestOutcome.PASSED], num_failed)
-
-    def added(
-        self,
-        project: NpmPackage | NpmRepository,
-        tried: Tried,
-        lock: str,
-        comments: Mapping[str, str],
-        problems: tuple[str, ...] = (),
-    ) -> Added:
-        """Return ``project`` with its entry and its counts.
-
-        Args:
-            project: The new entry of the catalogue.
-            tried: The runs of its suite.
-            lock: The environment in which they were made.
-            comments: Field -> comment of the entry, beside those of the fields that every project has.
-            problems: Things that could not be done, a sentence each.
-        """
-        common = {
-            "split": "as --split says; all tasks of a package are in one split",
-            "runner": "the framework that package.json or the test files name",
-            "tests": f"{tried.num_passed} tests pass, {tried.num_failed} fail",
-        }
-        is_package = isinstance(project, NpmPackage)
-        return Added(
-            name=project.name,
-            kind="npm" if is_package else "npm_repository",
-            version=project.version if isinstance(project, NpmPackage) else project.revision,
-            is_suite_running=tried.num_passed >= max(MIN_TESTS, tried.num_failed),
-            num_passed=tried.num_passed,
-            num_failed=tried.num_failed,
-            num_files=tried.num_files,
-            num_files_kept=len(tried.kept),
-            num_pairs=len(project.releases) if isinstance(project, NpmPackage) else 0,
-            requirements=tuple(sorted(json.loads(lock)["packages"][""].get("dependencies", {}))),
-            plugins=(),
-            problems=problems,
-            entry=render_entry(project, {**common, **comments}, problems, self.command),
-            lock=lock,
-            lock_name=f"npm/{project.file_stem}.json",
-        )
-
-
-def stable_files(runs: list[TestRun], paths: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the files that pass most of their tests in every run, and few of whose tests change their outcome."""
-    kept: list[str] = []
-    for path in paths:
-        own = {test_id for run in runs for test_id in run.results if test_id.startswith(f"{path}::")}
-        outcomes = [{run.outcome(test_id) for run in runs} for test_id in own]
-        num_good = sum(seen == {TestOutcome.PASSED} for seen in outcomes)
-        num_failing = sum(bool(seen & {TestOutcome.FAILED, TestOutcome.ERROR}) for seen in outcomes)
-        num_unstable = sum(len(seen) > 1 for seen in outcomes)
-        is_mostly_passing = num_good > 0 and num_good >= MIN_SHARE_PASSED * (num_good + num_failing)
-        if is_mostly_passing and num_unstable <= MAX_SHARE_UNSTABLE * len(own):
-            kept.append(path)
-    return tuple(kept)

@@ -9,18 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repairgym.config.tasks import HistoryConfig
-from repairgym.errors import RepairGymError, TaskError
 from repairgym.tasks.adding.adding import Added
-from repairgym.tasks.adding.npm_project import (
-    FRAMEWORKS,
-    NodeFolder,
-    NodeTrial,
-    patterns_of_tests,
-    read_folder,
-)
+from repairgym.tasks.adding.npm_environment import node_mismatch, own_or_resolved_lock
+from repairgym.tasks.adding.npm_project import patterns_of_tests, read_folder
+from repairgym.tasks.adding.npm_trial import NodeTrial
 from repairgym.tasks.layers.catalogue import NpmRepository
-from repairgym.tasks.layers.environments import build_environment
-from repairgym.tasks.layers.npm_locks import locked_names, pinned_npm_lock, resolve_npm_lock
 from repairgym.tasks.layers.repositories import GitRepository, commit_tree
 from repairgym.tasks.sources.history import find_candidates
 
@@ -50,8 +43,11 @@ class NpmRepositoryAdder:
         commit = clone.resolve("HEAD")
         tree = commit_tree(self.trial.store, clone, commit, name or _last_part(url), clone.version(commit))
         folder = read_folder(tree)
-        lock, problems = self._lock(folder)
-        tried = await self.trial.run(folder, lock)
+        told = node_mismatch(str((folder.settings.get("engines") or {}).get("node", "")), self.trial.node_version)
+        if told:
+            self.trial.say(told)
+        resolved = own_or_resolved_lock(self.trial.store, folder, self.trial.node_version, self.trial.say)
+        tried = await self.trial.run(folder, resolved.lock)
         repository = NpmRepository(
             # Its scope's sign and slash would end up in names of files.
             name=name or folder.name.lstrip("@").replace("/", "-") or _last_part(url),
@@ -67,31 +63,9 @@ class NpmRepositoryAdder:
         self.trial.say("counts the commits that can be bug fixes")
         candidates, others = find_candidates(repository, clone, HistoryConfig())
         dropped = {reason: count for reason, count in others.funnel.items() if reason != "commits"}
-        added = self.trial.added(repository, tried, lock, {"revision": "the newest commit"}, problems)
+        problems = (*((told,) if told else ()), *resolved.told)
+        added = self.trial.added(repository, tried, resolved.lock, {"revision": "the newest commit"}, problems)
         return added.model_copy(update={"num_candidates": len(candidates), "dropped": dropped})
-
-    def _lock(self, folder: NodeFolder) -> tuple[str, tuple[str, ...]]:
-        """Return the lock of the environment, and why it is not the project's own."""
-        tried: list[str] = []
-        tools = folder.tools(folder.declared.get(folder.runner, FRAMEWORKS[folder.runner][0]))
-        if (own := folder.tree / "package-lock.json").is_file():
-            self.trial.say("installs the project's own package-lock.json")
-            try:
-                lock = pinned_npm_lock(own.read_text("utf-8"), folder.declared, self.trial.node_version)
-                if missing := sorted(set(tools) - locked_names(lock)):
-                    raise TaskError(f"it lacks {', '.join(missing)}")
-                build_environment(self.trial.store, lock)
-                return self._without_itself(folder, lock), ()
-            except RepairGymError as error:
-                tried = [f"package-lock.json is not used as it is: {error}"]
-        self.trial.say("resolves a lock from the ranges of package.json")
-        lock = resolve_npm_lock({**folder.needed, **tools}, self.trial.node_version)
-        return self._without_itself(folder, lock), tuple(tried)
-
-    def _without_itself(self, folder: NodeFolder, lock: str) -> str:
-        if folder.name in locked_names(lock):
-            raise TaskError(f"{folder.name} is a package of its own environment, where its repaired code could be read")
-        return lock
 
 
 def _last_part(url: str) -> str:

@@ -57,7 +57,16 @@ def resolve_npm_lock(requirements: Mapping[str, str], node_version: str = "", ke
         cached = ("--prefer-offline",) if kept_lock else ()  # what npm knows of a package is recent enough by then
         npm(["install", "--package-lock-only", "--omit-lockfile-registry-resolved", *cached, *_QUIET], folder)
         lock = json.loads((folder / "package-lock.json").read_text(encoding="utf-8"))
-    return _without_addresses(lock)
+    return _without_addresses(without_unavailable(lock))
+
+
+def without_unavailable(lock: dict[str, Any]) -> dict[str, Any]:
+    """Take out optional packages that the registry did not have: ``npm ci`` refuses a lock that lacks them."""
+    held = locked_names(json.dumps(lock))
+    for path, entry in lock["packages"].items():
+        if path and "optionalDependencies" in entry:
+            entry["optionalDependencies"] = {k: v for k, v in entry["optionalDependencies"].items() if k in held}
+    return lock
 
 
 def pinned_npm_lock(text: str, requirements: Mapping[str, str], node_version: str = "") -> str:
@@ -105,17 +114,36 @@ def locked_version(lock: str, name: str) -> str:
 
 def names_that_need(lock: str, name: str) -> frozenset[str]:
     """Return the names of the packages of a lock that need ``name``, themselves or through others."""
-    users: dict[str, set[str]] = {}
-    for path, entry in json.loads(lock)["packages"].items():
-        for kind in ("dependencies", "optionalDependencies", "peerDependencies") if path else ():
-            for needed in entry.get(kind, {}):
-                users.setdefault(needed, set()).add(path.rpartition("node_modules/")[2])
+    needs = _needs(lock)
     reached: set[str] = set()
     todo = {name}
     while todo:
-        reached |= (new := users.get(todo.pop(), set()) - reached)
+        needed = todo.pop()
+        reached |= (new := {user for user, all_of in needs.items() if user and needed in all_of} - reached)
         todo |= new
     return frozenset(reached)
+
+
+def chain_to(lock: str, name: str) -> tuple[str, ...]:
+    """Return a shortest chain of packages of a lock, from one that was asked for to ``name``; empty without one."""
+    needs = _needs(lock)
+    todo, seen = [(needed,) for needed in sorted(needs.get("", ()))], set[str]()
+    for chain in todo:  # which grows
+        if chain[-1] == name:
+            return chain
+        if chain[-1] not in seen:
+            seen.add(chain[-1])
+            todo += [(*chain, needed) for needed in sorted(needs.get(chain[-1], ()))]
+    return ()
+
+
+def _needs(lock: str) -> dict[str, set[str]]:
+    """Return the names that each package of a lock needs itself; those that were asked for have the name ""."""
+    needs: dict[str, set[str]] = {}
+    for path, entry in json.loads(lock)["packages"].items():
+        for kind in ("dependencies", "optionalDependencies", "peerDependencies"):
+            needs.setdefault(path.rpartition("node_modules/")[2], set()).update(entry.get(kind, {}))
+    return needs
 
 
 # --- environments -----------------------------------------------------------------------------------------------------

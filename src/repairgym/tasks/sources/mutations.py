@@ -10,6 +10,7 @@ timing nor the number of concurrent runs has an influence.
 
 import asyncio
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import aclosing
@@ -71,11 +72,22 @@ async def make_mutations(package: Package, context: BuildContext) -> SourceResul
             accepted.append(outcome)
             if len(accepted) >= context.quota * num_bugs:
                 break
+    if not targets:
+        for drop in mutation_run.unfit_functions():
+            result.add(drop)
+    if is_mostly_late(result.funnel):
+        told = await mutation_run.told_time(targets[0].test_ids)
+        result.logs["timed_out"] = f"{told}\n{result.logs['timed_out']}"
     if num_bugs > 1:
         accepted = await _combined(mutation_run, grouped(accepted, num_bugs), result)
     for made in await mutation_run.certify(accepted):
         result.add(made)
     return result
+
+
+def is_mostly_late(funnel: Mapping[str, int]) -> bool:
+    """Return True when more than half of the mutants that ran timed out."""
+    return 2 * funnel.get("timed_out", 0) > funnel.get("mutants_run", 0)
 
 
 async def _combined(
@@ -192,6 +204,37 @@ class MutationRun:
                     targets.append(target)
         random.Random(self.context.seed(self.package)).shuffle(targets)
         return targets
+
+    def unfit_functions(self) -> Iterator[Drop]:
+        """Yield why each function of the files that tests execute is no target, with the setting that says so."""
+        config = self.config
+        for path in self.covered_files:
+            source = readable_text(self.spec.tree / path)
+            for function in mutable_functions(path, source, (1, sys.maxsize)) if source else ():
+                num_lines, where = function.span.num_code_lines, " ".join(function.place)
+                if not config.min_function_lines <= num_lines <= config.max_function_lines:
+                    least, most = config.min_function_lines, config.max_function_lines
+                    told = f"{num_lines} lines; mutations.min_function_lines={least}, max_function_lines={most}"
+                    yield Drop("functions_of_another_size", f"{where}: {told}")
+                elif function.num_edits < config.min_edits:
+                    told = f"{function.num_edits} edits; mutations.min_edits={config.min_edits}"
+                    yield Drop("functions_with_few_edits", f"{where}: {told}")
+                else:
+                    told = f"fewer than {MIN_FAILING_FUNCTIONS} tests execute it within mutations.max_test_s"
+                    yield Drop("functions_with_few_tests", f"{where}: {told}={config.max_test_s}")
+
+    async def told_time(self, test_ids: tuple[str, ...]) -> str:
+        """Return a sentence with the time of ``test_ids`` without a bug, and the settings that bound it."""
+        config = self.context.config
+        request = self.context.request(self.package, test_ids, config.suite_timeout_s)
+        run = await run_fresh(
+            self.context.backend, self.spec, request.model_copy(update={"test_timeout_s": config.suite_timeout_s})
+        )
+        slowest_s = max((result.duration_s for result in run.results.values()), default=0.0)
+        return (
+            f"most mutants timed out: without a bug the tests of one take {run.duration_s:.1f} s, the slowest "
+            f"{slowest_s:.1f} s; raise run_timeout_s={config.run_timeout_s} and test_timeout_s={config.test_timeout_s}"
+        )
 
     def target(
         self, function: MutableFunction, broken: Sequence[FunctionSpan], lines: Mapping[int, int], near: Set[str]

@@ -27,6 +27,8 @@ PACKAGES = {
     "vitest": "2.1.9", "jest": "29.7.0", "mocha": "10.8.2", "tape": "5.9.0", "chai": "4.5.0", "tsx": "4.19.2",
     "ts-jest": "29.2.5", "typescript": "5.6.3",
 }  # fmt: skip
+NEWER = {"jest": "30.1.3", "ts-jest": "29.4.1", "typescript": "5.9.2"}
+"""A framework that is used in two versions; projects of it have the name ``jest 30``."""
 TYPED = """export interface Bounds {
     low: number;
     high: number;
@@ -99,6 +101,7 @@ PROJECTS: dict[str, tuple[str, dict[str, str]]] = {
     "mocha": ("a.js", {"package.json": '{"name": "a"}', "src/index.js": PLAIN, "test/a.js": MOCHA}),
     "tape": ("a.js", {"package.json": '{"name": "a"}', "src/index.js": PLAIN, "test/a.js": TAPE}),
 }  # fmt: skip
+PROJECTS["jest 30"] = PROJECTS["jest"]
 ATTACKS = {
     "asks for every success": "globalThis.expect && globalThis.expect.extend({ toBe: () => ({ pass: true,"
     " message: () => '' }) });",
@@ -120,9 +123,11 @@ ATTACKS = {
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def environments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Word after the name of a framework -> environment."""
     store = LayerStore(tmp_path_factory.mktemp("layers"))
-    return build_environment(store, resolve_npm_lock(PACKAGES))[1]
+    made = {"": PACKAGES, "30": {**PACKAGES, **NEWER}}
+    return {word: build_environment(store, resolve_npm_lock(packages))[1] for word, packages in made.items()}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -133,17 +138,23 @@ async def backend() -> AsyncIterator[SandboxBackend]:
 
 
 async def run(
-    backend: SandboxBackend, environment: Path, folder: Path, framework: str, ids: tuple[str, ...], code: str = ""
+    backend: SandboxBackend,
+    environments: dict[str, Path],
+    folder: Path,
+    framework: str,
+    ids: tuple[str, ...],
+    code: str = "",
 ) -> TestRun:
     for path, text in PROJECTS[framework][1].items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         if code and path.startswith("src/"):
             text = f"{code}\n{text}" if path.endswith(".js") else f"// @ts-nocheck\n{text}\n{code}\n"
         (folder / path).write_text(text, encoding="utf-8")
-    sandbox = await backend.create(SandboxSpec(environment=environment, tree=folder))
+    name, _, word = framework.partition(" ")
+    sandbox = await backend.create(SandboxSpec(environment=environments[word], tree=folder))
     traced = () if ids else tuple(path for path in PROJECTS[framework][1] if path.startswith("src/"))
     request = TestRequest(
-        test_ids=ids or (f"test/{PROJECTS[framework][0]}",), runner=TestRunner(type=framework), is_sealed=bool(ids),
+        test_ids=ids or (f"test/{PROJECTS[framework][0]}",), runner=TestRunner(type=name), is_sealed=bool(ids),
         test_timeout_s=200, timeout_s=600, traced_paths=traced,
     )  # fmt: skip
     try:
@@ -154,15 +165,15 @@ async def run(
 
 @pytest.mark.parametrize("framework", sorted(PROJECTS))
 async def test_outcomes_and_executed_functions(
-    backend: SandboxBackend, environment: Path, tmp_path: Path, framework: str
+    backend: SandboxBackend, environments: dict[str, Path], tmp_path: Path, framework: str
 ) -> None:
-    done = await run(backend, environment, tmp_path, framework, ())
+    done = await run(backend, environments, tmp_path, framework, ())
     path = f"test/{PROJECTS[framework][0]}"
     outcomes = {name.removeprefix(f"{path}::"): result.outcome for name, result in done.results.items()}
     assert outcomes["clamp::keeps"] is TestOutcome.PASSED
     assert outcomes["clamp::upper"] is TestOutcome.FAILED
     assert done.num_forged_records == 0
-    if framework in ("vitest", "jest"):
+    if framework.startswith(("vitest", "jest")):
         assert outcomes["clamp::later"] is TestOutcome.SKIPPED
         assert outcomes["clamp::broken hook::below"] is not TestOutcome.PASSED
         assert {outcomes["sum 1"], outcomes["sum 2"]} == {TestOutcome.PASSED}
@@ -177,8 +188,25 @@ async def test_outcomes_and_executed_functions(
 @pytest.mark.parametrize("framework", sorted(PROJECTS))
 @pytest.mark.parametrize("attack", sorted(ATTACKS))
 async def test_no_attack_makes_a_failing_test_pass_unseen(
-    backend: SandboxBackend, environment: Path, tmp_path: Path, framework: str, attack: str
+    backend: SandboxBackend, environments: dict[str, Path], tmp_path: Path, framework: str, attack: str
 ) -> None:
     test_id = f"test/{PROJECTS[framework][0]}::clamp::upper"
-    done = await run(backend, environment, tmp_path, framework, (test_id,), ATTACKS[attack])
+    done = await run(backend, environments, tmp_path, framework, (test_id,), ATTACKS[attack])
     assert not done.passes((test_id,)) or done.num_forged_records or done.reached_for, done
+
+
+async def test_what_breaks_jest_before_its_runner_is_told(
+    backend: SandboxBackend, environments: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test/a.test.ts").write_text("test('a', () => {});\n", "utf-8")
+    (tmp_path / "package.json").write_text('{"name": "a", "jest": {"transform": {".ts$": "no-such"}}}', "utf-8")
+    sandbox = await backend.create(SandboxSpec(environment=environments[""], tree=tmp_path))
+    request = TestRequest(
+        test_ids=("test/a.test.ts",), runner=TestRunner(type="jest"), test_timeout_s=200, timeout_s=600
+    )
+    try:
+        done = await sandbox.run_tests(request)
+    finally:
+        await sandbox.close()
+    assert "no-such" in done.results["test/a.test.ts"].message

@@ -3,7 +3,8 @@
 
 const path = require('node:path');
 
-const { modules, scratch, testbed } = globalThis[Symbol.for('repairgym.jest')];
+const reporter = globalThis[Symbol.for('repairgym.jest')];
+const { modules, scratch, testbed } = reporter;
 const { runCLI } = require(`${modules}/jest`);
 const argv = {
     _: [], $0: 'jest', runTestsByPath: true, nonFlagArgs: [path.join(testbed, process.argv[2])], runInBand: true,
@@ -15,4 +16,9 @@ argv._ = argv.nonFlagArgs;
 delete argv.nonFlagArgs;
 runCLI(argv, [testbed]).then(({ results }) => {
     process.exitCode = results.success ? 0 : 1;
-}, (error) => { process.exitCode = 2; console.error(error); });
+    // What ended the file before its runner: a transformer, an environment, a file of set-up.
+    for (const { testExecError } of results.testResults) { if (testExecError) { crashed(testExecError); } }
+}, (error) => { process.exitCode = 2; crashed(error); console.error(error); });
+
+// Jest writes a heading first; only the first line is kept.
+function crashed({ name, message }) { reporter.crashed({ name, message: `${message}`.replace(/\s+/g, ' ') }); }

@@ -4,7 +4,9 @@
 const KEY = Symbol.for('repairgym.jest');
 const reporter = globalThis[KEY];
 delete globalThis[KEY];
-const circus = require(`${reporter.modules}/jest-circus/runner`);
+// By its name: from jest 30 on, only the package says where its runner lies.
+const runner = require('node:module').createRequire(`${reporter.modules}/`)('jest-circus/runner');
+const circus = runner.default || runner;
 
 module.exports = async function run(globalConfig, config, environment, ...given) {
     const told = new Map();

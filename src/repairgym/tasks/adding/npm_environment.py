@@ -1,0 +1,153 @@
+"""The environment of a project of JavaScript that is to be added: a lock that does not hold the project itself.
+
+Reads what the project needs, and its own lock. Makes locks. Guarantees: the project is no package of the environment,
+where its repaired code could be read; what a lock has otherwise than the project asks for is told.
+"""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from repairgym.errors import RepairGymError, TaskError
+from repairgym.tasks.adding.npm_project import FRAMEWORKS, NodeFolder
+from repairgym.tasks.adding.trial import Say
+from repairgym.tasks.layers.environments import build_environment
+from repairgym.tasks.layers.npm_locks import (
+    chain_to,
+    locked_names,
+    names_that_need,
+    pinned_npm_lock,
+    resolve_npm_lock,
+)
+from repairgym.tasks.layers.store import LayerStore
+
+_LOWEST = re.compile(r"(?<![<\d.])(?:>=|[\^~=v])?\s*v?(\d+)(?:\.(\d+))?(?:\.(\d+))?")
+"""The lowest version of one alternative of a range."""
+
+
+class Resolved(NamedTuple):
+    """A lock, and in what it differs from what the project asks for."""
+
+    lock: str
+    left_out: frozenset[str] = frozenset()
+    """Packages that need the project itself, none of which is in the lock."""
+    told: tuple[str, ...] = ()
+    """The differences, a sentence each."""
+
+
+def own_or_resolved_lock(store: LayerStore, folder: NodeFolder, node_version: str, say: Say) -> Resolved:
+    """Return the project's own ``package-lock.json`` where it can serve, else a lock of the ranges (and why).
+
+    Raises:
+        TaskError: every lock holds the project itself.
+    """
+    told: tuple[str, ...] = ()
+    declared = folder.declared.get(folder.runner, "")
+    versions = tuple(dict.fromkeys((declared, *FRAMEWORKS[folder.runner]) if declared else FRAMEWORKS[folder.runner]))
+    if (own := folder.tree / "package-lock.json").is_file():
+        say("installs the project's own package-lock.json")
+        try:
+            lock = pinned_npm_lock(own.read_text("utf-8"), folder.declared, node_version)
+            if missing := sorted(set(folder.tools(versions[0])) - locked_names(lock)):
+                raise TaskError(f"it lacks {', '.join(missing)}")
+            if chain := chain_to(lock, folder.name):
+                raise TaskError(f"it holds the project itself: {' > '.join(chain)}")
+            build_environment(store, lock)
+            return Resolved(lock)
+        except RepairGymError as error:
+            told = (f"package-lock.json is not used as it is: {error}",)
+            say(told[0])
+    elif others := [name for name in ("pnpm-lock.yaml", "yarn.lock") if (folder.tree / name).is_file()]:
+        told = (f"{others[0]} is not read: locks of npm are",)
+        say(told[0])
+    resolved = resolve_without_itself(folder, (), versions, node_version, say)
+    return resolved._replace(told=(*told, *resolved.told))
+
+
+def resolve_without_itself(
+    newest: NodeFolder, older: Sequence[NodeFolder], versions: Sequence[str], node_version: str, say: Say
+) -> Resolved:
+    """Return a lock with what ``newest`` and ``older`` need, and with the first possible version of the framework.
+
+    Where each version of ``versions`` leads to the project itself, the packages of tests that do are left out, and what
+    the older releases need whose sources need one of them.
+
+    Raises:
+        TaskError: a package that the sources need, or each version of the framework, needs the project.
+    """
+    name, users = newest.name, set[str]()
+    chain: tuple[str, ...] = ()
+    needed = _needed_by((*older, newest))
+    usable = older
+    for is_less in (False, True):
+        if is_less:
+            usable = [folder for folder in older if not users & folder.required.keys()]
+            needed = {key: wanted for key, wanted in _needed_by((*usable, newest)).items() if key not in users}
+        for version in versions:
+            wanted = {**needed, **newest.tools(version)}
+            say(f"resolves a lock of {', '.join(f'{key}@{range_}' for key, range_ in wanted.items())}")
+            lock = resolve_npm_lock(wanted, node_version)
+            if name not in locked_names(lock):
+                left_out = frozenset(users) if is_less else frozenset()
+                return Resolved(lock, left_out, _differences(newest, versions[0], version, left_out, chain))
+            users |= names_that_need(lock, name)
+            chain = chain or chain_to(lock, name)
+        if users & newest.required.keys():
+            break
+    what = sorted(users & newest.required.keys())
+    cause = f"{what[0]}, which its code needs," if what else f"each known version of {newest.runner}"
+    raise TaskError(
+        f"{name} would be a package of its own environment, where its repaired code could be read: {cause} needs it "
+        f"({' > '.join(chain)}); there is no task of it unless that dependency goes"
+    )
+
+
+def _differences(
+    folder: NodeFolder, wanted: str, got: str, left_out: frozenset[str], chain: tuple[str, ...]
+) -> tuple[str, ...]:
+    because = f", for {folder.name} would be in its own environment: {' > '.join(chain)}"
+    told: list[str] = []
+    if got != wanted:
+        told.append(f"{folder.runner} {got} instead of {wanted}{because}")
+    if names := sorted(left_out & folder.declared.keys() - {folder.runner}):
+        told.append(f"no {', '.join(names)}{because}; tests that need it fail")
+    return tuple(told)
+
+
+def _needed_by(folders: Iterable[NodeFolder]) -> dict[str, str]:
+    """Return the packages that ``folders`` need; of two ranges the later folder's counts."""
+    needed: dict[str, str] = {}
+    for folder in folders:
+        needed.update(folder.needed)
+    return needed
+
+
+def node_mismatch(wanted: str, node_version: str) -> str:
+    """Return a sentence where the node that will run is older than ``engines.node`` asks for; else "".
+
+    Args:
+        wanted: A range of versions, as in ``package.json``.
+        node_version: The node of the environment; empty: the machine's.
+    """
+    version = node_version or _version_of_machine()
+    lowest = [found for part in wanted.split("||") if (found := _LOWEST.search(part.strip()))]
+    bounds = [tuple(int(number or 0) for number in found.groups()) for found in lowest]
+    if not version or not bounds or _numbers(version) >= min(bounds):
+        return ""
+    fits = ".".join(map(str, min(bounds)))
+    return f"package.json asks for node {wanted}, and {version} runs the tests; --node {fits} pins another"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+def _version_of_machine() -> str:
+    program = shutil.which("node")
+    if program is None:
+        return ""
+    return (
+        subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.strip().lstrip("v")
+    )
