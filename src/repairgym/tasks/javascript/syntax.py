@@ -197,8 +197,8 @@ def written_title(path: str, source: str, name: str) -> str:
     titles: list[str] = []
     for part in name.split("::"):
         calls = ((call, _title(call)) for call in walk(node) if call.type == "call_expression")
-        found = next(((call, title) for call, title in calls if title and clean(title) == part), None)
-        node, title = found or (node, part)
+        match = next(((call, title) for call, title in calls if title and clean(title) == part), None)
+        node, title = match or (node, part)
         titles.append(title)
     return ": ".join(titles)
 
@@ -217,7 +217,7 @@ def _title(call: Node) -> str:
 
 
 def statement_at(path: str, source: str, line: int) -> str:
-    """Return the statement of a test that begins or goes on at ``line`` (from 1): the innermost one; empty without."""
+    """Return the statement of a test that covers ``line`` (from 1): the innermost one; empty without."""
     try:
         nodes, lines = list(walk(parse(path, source))), source.split("\n")
     except SyntaxError:

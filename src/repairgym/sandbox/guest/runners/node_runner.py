@@ -256,8 +256,8 @@ class _File:
 
     def _line(self, places: str) -> int:
         """Return the line of the file of the tests in which a failure came up, from its stack; 0 where it has none."""
-        found = (place.rpartition(":") for place in places.split("\n"))
-        return next((int(line) for path, _, line in found if path == self._path and line.isdigit()), 0)
+        frames = (place.rpartition(":") for place in places.split("\n"))
+        return next((int(line) for path, _, line in frames if path == self._path and line.isdigit()), 0)
 
     def _is_wanted(self, test_id: str) -> bool:
         return test_id in self._wanted or self._path in self._wanted
