@@ -47,7 +47,7 @@ class Tried(NamedTuple):
     """Of the first run, as `num_failed`."""
     num_failed: int
     problems: tuple[str, ...] = ()
-    """What was left out and why, a sentence each."""
+    """Reasons of what was left out, a sentence each."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class NodeTrial:
             project: The new entry of the catalogue.
             tried: The runs of its suite.
             lock: The environment in which they were made.
-            comments: Field -> comment of the entry, beside those of the fields that every project has.
+            comments: Field -> comment of the entry, next to those of the fields that every project has.
             problems: Things that could not be done, a sentence each.
         """
         common = {
