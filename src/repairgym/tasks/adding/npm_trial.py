@@ -37,7 +37,7 @@ _NUM_TOLD = 3
 """Files whose first error stands in a message."""
 
 
-class Tried(NamedTuple):
+    """Outcome of three runs of a suite."""
     """What three runs of a suite told."""
 
     kept: tuple[str, ...]
