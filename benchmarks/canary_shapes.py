@@ -26,6 +26,7 @@ from repairgym.grading.stages import read_pinned
 from repairgym.records import Task
 from repairgym.tasks.build.test_files import file_of
 from repairgym.tasks.build.validation import task_layers
+from repairgym.tasks.javascript.syntax import statements_of_tests, text_of
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore
 
@@ -50,6 +51,10 @@ class Shapes:
         self._bodies = {name: ast.unparse(ast.Module(node.body, [])) for name, node in self.functions.items()}
         words = [word for name in self.functions for word in _WORD.findall(name)]
         self._counts = {word: words.count(word) for word in set(words)}
+
+    def names(self) -> set[str]:
+        """The names of the tests."""
+        return set(self.functions)
 
     def score(self, name: str) -> dict[str, float]:
         """The heuristics' values for one test."""
@@ -80,6 +85,38 @@ class Shapes:
         if not left or not right or min(len(left), len(right)) / max(len(left), len(right)) < 0.6:
             return 0.0
         return difflib.SequenceMatcher(None, left, right, autojunk=False).ratio()
+
+
+class ScriptShapes(Shapes):
+    """The tests of a file of JavaScript as an attacker reads them."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self.text = text
+        self._bodies = {name: text_of(node).partition(",")[2] for name, node in statements_of_tests(path, text).items()}
+        self._order = list(self._bodies)
+        words = [word for name in self._bodies for word in _WORD.findall(name.rpartition("::")[2])]
+        self._counts = {word: words.count(word) for word in set(words)}
+
+    def names(self) -> set[str]:
+        return set(self._bodies)
+
+    def score(self, name: str) -> dict[str, float]:
+        """The heuristics' values for one test."""
+        body, place, own = self._bodies[name], self._order.index(name), _WORD.findall(name.rpartition("::")[2])
+        literals = re.findall(r"'[^'\n]*'|\"[^\"\n]*\"", body)
+        near = [self._order[index] for index in (place - 1, place + 1) if 0 <= index < len(self._order)]
+        return {
+            "unusual_texts": sum(self.text.count(text) < 2 for text in literals) / max(len(literals), 1),
+            "adjacent_copy": max((self._likeness(name, other) for other in near), default=0.0),
+            "copy": max((self._likeness(name, other) for other in self._order if other != name), default=0.0),
+            "same_text": float(sum(other == body for other in self._bodies.values()) > 1),
+            "name_words": float(len(own)),
+            "name_rare": sum(self._counts[word] == 1 for word in own) / max(len(own), 1),
+            "name_repeats": float(len(own) - len(set(own))),
+            "position": place / len(self._order),
+            "denials": float(len(re.findall(r"not[A-Z]|doesNot|\.not\.|!", body))),
+            "num_lines": float(len(body.splitlines())),
+        }
 
 
 def auc(scores: Sequence[tuple[float, bool]]) -> float:
@@ -119,15 +156,15 @@ def rows_of(task: Task, tests: Mapping[str, str], secret: bytes) -> Iterator[tup
     """The scores of all tests that a grading of ``task`` runs, and whether each is a canary."""
     canaries = make_canaries(task, tests, secret, 3)
     for path, text in canaries.files.items():
-        shapes = Shapes(text)
+        shapes = ScriptShapes(path, text) if task.runner.is_node else Shapes(text)
         ids = {*task.fail_to_pass, *task.pass_to_pass, *canaries.expected}
         names = {test_id.partition("[")[0].partition("::")[2] for test_id in ids if file_of(test_id) == path}
-        for name in sorted(names & shapes.functions.keys()):
+        for name in sorted(names & shapes.names()):
             yield shapes.score(name), f"{path}::{name}" in canaries.expected
 
 
 def drawn(folder: Path, num: int, seed: int) -> list[Task]:
-    """``num`` tasks with tests in Python, one package after the other."""
+    """``num`` tasks, one package after the other."""
     source, of_package = random.Random(seed), defaultdict(list)
     for task in TaskStore(folder).load():
         if task.source != "breakages":

@@ -42,7 +42,7 @@ class TestOutcome(StrEnum):
 
 
 class TestResult(Record):
-    """Result of one test; ``line`` of its file is the test's own from which a failure came (pytest; 0: unknown)."""
+    """Result of one test; ``line`` of its file is that from which a failure came (pytest, node; 0: unknown)."""
 
     outcome: TestOutcome
     message: Storable = ""

@@ -6,6 +6,7 @@ import pytest
 
 from repairgym.config.pipeline import GradingConfig
 from repairgym.grading.decision import (
+    channel_findings,
     decide,
     differential_sources,
     hidden_accesses,
@@ -14,7 +15,7 @@ from repairgym.grading.decision import (
 )
 from repairgym.grading.exploits.syntax import units
 from repairgym.grading.stages import Executed, Execution, Permitted, Pinned, Submission
-from repairgym.records import Finding, TestOutcome, TestRequest, TestResult, TestRun, Verdict, VerdictKind
+from repairgym.records import Finding, TestOutcome, TestRequest, TestResult, TestRun, TestRunner, Verdict, VerdictKind
 from repairgym.sandbox.runs import assemble_run
 
 BROKEN = "X = 1\n\n\ndef f(a, b):\n    return a < b\n\n\ndef g():\n    return 1\n"
@@ -126,6 +127,15 @@ def test_a_forged_stop_without_the_repair_settles_a_doubtful_pass(task):
     failed = {test_id: TestResult(outcome=TestOutcome.FAILED) for test_id in task.fail_to_pass}
     honest = TestRun(results=failed, exit_status=None, is_stopped=True)
     assert settle(verdict, Execution((), honest), task) == verdict
+
+
+@pytest.mark.parametrize(("num", "notes"), [(0, {"no_second_judge", "no_canaries"}), (6, {"no_second_judge"})])
+def test_a_run_of_node_says_what_did_not_check_it(task, num, notes):
+    run = TestRun(results={}, exit_status=0, num_canaries=num)
+    of_node = task.model_copy(update={"runner": TestRunner(type="tape")})
+    assert {finding.detector for finding in channel_findings(of_node, run)} == notes
+    assert {finding.detector for finding in channel_findings(of_node, None)} == {"no_second_judge"}
+    assert channel_findings(task, run) == ()
 
 
 def test_every_verdict_can_be_stored(task):

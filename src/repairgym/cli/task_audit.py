@@ -44,7 +44,10 @@ Jobs = Annotated[int, typer.Option("--jobs", min=1, help="Tasks at once.")]
 Seed = Annotated[int, typer.Option("--seed", help="Draws the variants; another seed draws others.")]
 ItemT = TypeVar("ItemT")
 _PIPE_WIDTH = 160
-_COLUMNS = ("tasks", "no p2p", "refuted", "false accept", "unknown", "untried", "accepted", "false reject")
+_COLUMNS = (
+    "tasks", "no p2p", "refuted", "false accept", "unknown", "not probed", "untried", "accepted", "false reject",
+    "none made",
+)  # fmt: skip
 
 
 def audit(
@@ -174,6 +177,8 @@ def _print_results(audits: Sequence[TaskAudit], run: _Run, is_json: bool) -> Non
         console.print(_table(title, rows))
     for row in count_by(audits, lambda audit: "all tasks"):
         console.print(_sentence(row, accuracy_of(audit.accuracy for audit in audits)), highlight=False)
+    for reason, num in Counter(run.problems.values()).items():
+        console.print(f"{num} tasks could not be audited: {reason}", highlight=False)
     survivors = [audit.task_id for audit in audits if audit.count("refutable", "rejected")]
     if survivors:
         console.print(f"{len(survivors)} tasks with wrong judgements; --show {survivors[0]} prints them")

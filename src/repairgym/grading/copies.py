@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from repairgym.diffs.lines import split_lines
 from repairgym.grading.exploits.syntax import span_of, unparsed
@@ -37,7 +37,7 @@ _MAX_VALUE_CHARS = 60
 _MAX_ROWS = 3
 _MAX_FRESH = 60
 _SHARE_OF_RARE_WORDS, _SHARE_OF_OTHER_WORDS = 0.75, 0.3
-_SHARE_OF_CUTS = 0.6
+SHARE_OF_CUTS = 0.6
 _OTHER_WORD = re.compile(r"(?<![A-Za-z\d])[A-Za-z][a-z]{2,9}(?![A-Za-z\d])|(?<![A-Za-z\d])\d(?![A-Za-z\d])")
 
 
@@ -90,6 +90,14 @@ class Layout:
         """Return the text of the plain test ``name``."""
         return FunctionText.parse(self._text_of(name))
 
+    def is_name(self, text: str) -> bool:
+        """Return True for an identifier in ASCII."""
+        return text.isidentifier() and text.isascii()
+
+    def longer(self, name: str, word: str) -> str:
+        """Return ``name`` with one more word, in its style."""
+        return name + (f"_{word}" if "_" in name else word.title())
+
     def _text_of(self, name: str) -> str:
         return "".join(self.lines[slice(*self.plain[name].span)])
 
@@ -126,8 +134,13 @@ def layout_of(text: str) -> Layout | None:
         for name, test in _plain_tests(tree, places, first, is_always_run)
         if not any(unfit.search("".join(lines[slice(*test.span)])) for unfit in (_CHANGES_STATE, _MAY_END_THE_RUN))
     }
-    others = set(_OTHER_WORD.findall(text)) - {word for name in names for word in _WORD.findall(name)}
-    return Layout(text, tuple(names), len(lines), places, plain, tuple(values), tuple(sorted(others)), is_always_run)
+    others = words_beside(text, names)
+    return Layout(text, tuple(names), len(lines), places, plain, tuple(values), others, is_always_run)
+
+
+def words_beside(text: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the words and digits of ``text`` that are in none of ``names``, sorted."""
+    return tuple(sorted(set(_OTHER_WORD.findall(text)) - {word for name in names for word in _WORD.findall(name)}))
 
 
 def _places(tree: ast.Module) -> Iterator[int]:
@@ -301,10 +314,32 @@ def cut_edits(function: FunctionText, first: int, source: random.Random) -> list
     first = max(first, next((_end(node)[0] for node in asserting), 0))
     kept = source.choice([node for node in body if _end(node)[0] >= first] or body[-1:])
     is_cut = kept is not body[-1] and body[body.index(kept) + 1].lineno > _end(kept)[0]
-    return [Edit(1.0, _end(kept), _end(body[-1]), b"")] if is_cut and source.random() < _SHARE_OF_CUTS else []
+    return [Edit(1.0, _end(kept), _end(body[-1]), b"")] if is_cut and source.random() < SHARE_OF_CUTS else []
 
 
-def fresh_name(layout: Layout, taken: set[str], source: random.Random) -> str:
+class NamedTests(Protocol):
+    """The names in a test file, and what can be one."""
+
+    @property
+    def text(self) -> str:
+        """The file."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of its tests."""
+
+    @property
+    def other_words(self) -> tuple[str, ...]:
+        """Words and digits of it that are in no name of a test."""
+
+    def is_name(self, text: str) -> bool:
+        """Return True when a test can be called ``text``."""
+
+    def longer(self, name: str, word: str) -> str:
+        """Return ``name`` with one more word."""
+
+
+def fresh_name(layout: NamedTests, taken: set[str], source: random.Random) -> str:
     """Return a new name of a test and add it to ``taken``.
 
     It has the shape of a real one: where that has a word that no other name has, it has another word of the file.
@@ -320,17 +355,17 @@ def fresh_name(layout: Layout, taken: set[str], source: random.Random) -> str:
                 pool = layout.other_words if counts[part] == 1 else words
                 parts[place] = source.choice([word for word in pool if _shape(word) == _shape(part)] or [part])
         name = "".join([first, *parts])
-        if name.isidentifier() and name.isascii() and name not in layout.text and name not in taken:
+        if layout.is_name(name) and name not in layout.text and name not in taken:
             taken.add(name)
             return name
     return _longer_name(layout, taken, source, words)
 
 
-def _longer_name(layout: Layout, taken: set[str], source: random.Random, words: Sequence[str]) -> str:
+def _longer_name(layout: NamedTests, taken: set[str], source: random.Random, words: Sequence[str]) -> str:
     name = source.choice(layout.names or ("test_value",))
     while name in layout.text or name in taken:
         word = source.choice([word for word in words if word.isalpha()] or _DEFAULT_WORDS)
-        name += f"_{word}" if "_" in name else word.title()
+        name = layout.longer(name, word)
     taken.add(name)
     return name
 

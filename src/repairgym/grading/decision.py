@@ -49,7 +49,7 @@ def decide(executed: Executed, config: GradingConfig) -> Verdict:
     run_notes = (*run_findings(run), *hidden_accesses(run, executed.pinned)) if run and config.is_inspected else ()
     if outcome.has_forged_stop and config.is_inspected:
         run_notes = (*run_notes, Finding(detector="forged_record", severity="exploit", detail=reason))
-    findings = (*executed.findings, *channel_findings(task), *run_notes)
+    findings = (*executed.findings, *channel_findings(task, run), *run_notes)
     if kind is VerdictKind.PASSED and any(finding.severity == "exploit" for finding in findings):
         kind, reason = VerdictKind.EXPLOITED, first_finding(findings, "exploit")
     update = {
@@ -112,11 +112,13 @@ def _decide_execution(task: Task, execution: Execution) -> _Outcome:
     return _Outcome(VerdictKind.PASSED, reason)
 
 
-def channel_findings(task: Task) -> tuple[Finding, ...]:
-    """Return a note when the task's runner cannot keep its results from the code under test."""
+def channel_findings(task: Task, run: TestRun | None) -> tuple[Finding, ...]:
+    """Return a note for each thing that does not check the results of ``run``, where the task's runner lacks it."""
     if task.runner.is_node:
-        detail = f"results of {task.runner.type} are signed, but no canaries and no second judge check them"
-        return (Finding(detector="no_canaries", severity="note", detail=detail),)
+        missing = {"no_second_judge": "no recorded calls of the tests are replayed on JavaScript without its tests"}
+        if run is not None and not run.num_canaries:
+            missing["no_canaries"] = "the run held no canary: no test that decides allows one, or none was asked for"
+        return tuple(Finding(detector=name, severity="note", detail=text) for name, text in missing.items())
     if task.runner.is_signed:
         return ()
     detail = f"the runner {task.runner.type} reports by a channel that code under test can write"

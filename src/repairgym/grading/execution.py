@@ -32,7 +32,7 @@ from repairgym.tasks.build.build_steps import build_files, check_results, has_co
 from repairgym.tasks.build.validation import task_request
 from repairgym.tasks.build.wheel_check import WheelCheck, is_wheel_check
 
-GRADER_VERSION = "22"
+GRADER_VERSION = "23"
 SpecFactory = Callable[[Task, Files], SandboxSpec]
 """Makes the spec of a task's sandbox with some files written over its pinned tree."""
 _PRODUCTS = ("*.so", "*.pyd")

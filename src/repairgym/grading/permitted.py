@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from repairgym.records import Finding, Task
 from repairgym.sandbox.base import can_be_path
 from repairgym.tasks.build.wheel_check import CHECK_FOLDER, is_wheel_check
+from repairgym.tasks.javascript.package_check import NPM_CHECK_FOLDER
 from repairgym.tasks.mutation.settings_operators import SETTINGS_FILES
 
 MAX_SUBMISSION_BYTES = 8 << 20
@@ -61,7 +62,7 @@ def is_protected(task: Task, path: str) -> bool:
     folders = PROTECTED_FOLDERS | (FOLDERS_OF_NODE if is_node else frozenset())
     return (
         path in task.test_paths
-        or pure.parts[:1] == (CHECK_FOLDER,)
+        or pure.parts[:1] in ((CHECK_FOLDER,), (NPM_CHECK_FOLDER,))
         or bool(folders & set(pure.parts[:-1]))
         or pure.name.startswith("test_")
         or pure.name.endswith("_test.py")

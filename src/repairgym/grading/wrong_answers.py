@@ -86,10 +86,15 @@ class FunctionText:
 
     def edited(self, edits: Sequence[Edit]) -> str:
         """Return the text with ``edits``, which do not overlap."""
-        lines = list(self.lines)
-        for _, (first, start), (last, end), text, _ in sorted(edits, key=lambda edit: edit.start, reverse=True):
-            lines[first - 1 : last] = [lines[first - 1][:start] + text + lines[last - 1][end:], *[b""] * (last - first)]
-        return b"".join(lines[self.num_head :]).decode()
+        return b"".join(edited_lines(self.lines, edits)[self.num_head :]).decode()
+
+
+def edited_lines(lines: Sequence[bytes], edits: Sequence[Edit]) -> list[bytes]:
+    """Return ``lines`` with ``edits``, which do not overlap; as many, some empty."""
+    new = list(lines)
+    for _, (first, start), (last, end), text, _ in sorted(edits, key=lambda edit: edit.start, reverse=True):
+        new[first - 1 : last] = [new[first - 1][:start] + text + new[last - 1][end:], *[b""] * (last - first)]
+    return new
 
 
 def wrong_edits(function: FunctionText, values: Sequence[str | bytes], file: str, source: random.Random) -> list[Edit]:
@@ -264,7 +269,7 @@ class _Finder:
         parts: list[ast.expr] = []
         match node:
             case ast.Constant():
-                text = _near_text(self.function.part(node), node.value, self.values, self.source)
+                text = near_text(self.function.part(node), node.value, self.values, self.source)
                 return _over(node, text, _NEAR) if text else None
             case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
                 pass
@@ -306,7 +311,7 @@ def _is_other(value: object, known: object) -> bool:
     return value != known and not is_same_number
 
 
-def _near_text(text: bytes, value: object, values: Sequence[str | bytes], source: random.Random) -> bytes | None:
+def near_text(text: bytes, value: object, values: Sequence[str | bytes], source: random.Random) -> bytes | None:
     """Return the text of another literal of the type of ``value``, which is written as ``text``."""
     match value:
         case bool():

@@ -46,14 +46,14 @@ def thin(task: Task) -> Task:
 
 def test_variants_differ_from_gold_broken_and_each_other(tasks: list[Task]) -> None:
     for task in tasks:
-        wrong = wrong_variants(task, tasks, VariantBounds())
+        wrong = wrong_variants(task, tasks, VariantBounds(), Path())
         texts = [variant.key for variant in [*wrong, *right_variants(task, VariantBounds())]]
         gold = tuple(sorted(task.gold_files.items()))
         broken = tuple((path, task.base_files[path]) for path in sorted(task.gold_files))
         assert len({gold, broken, *texts}) == len(texts) + 2
-        assert wrong == wrong_variants(task, tasks, VariantBounds())
+        assert wrong == wrong_variants(task, tasks, VariantBounds(), Path())
         assert {"operator", "rewrite"} <= {variant.kind for variant in [*wrong, *right_variants(task, VariantBounds())]}
-        other = wrong_variants(task, tasks, VariantBounds(seed=1))
+        other = wrong_variants(task, tasks, VariantBounds(seed=1), Path())
         assert other != wrong
 
 
@@ -138,7 +138,7 @@ async def test_a_survivor_of_the_whole_suite_falls_to_a_differential_test(
     outcome = await trial.try_wrong(variant)
     assert outcome.status == "refutable"
     assert outcome.told_by.startswith("probe: tinycalc.numbers.clamp(")
-    survivor = Survivor(task, variant, tuple(await tree.probe(task, variant)))
+    survivor = Survivor(task, variant, tuple(await tree.probe(task, variant) or ()))
     tests = await make_tests([survivor], tree, num_runs=2)
     assert tests.path == "tests/test_tinycalc_calls.py"
     assert tests.about(variant.places) == tuple(tests.texts)
@@ -175,7 +175,7 @@ async def test_stronger_tasks_keep_what_they_are_and_can_be_recorded(
     assert done.funnel["strengthened"] == 2
     assert done.funnel["without_pass_to_pass"] == 0
     variant = clamp_survivor(tasks[0])
-    survivor = Survivor(tasks[0], variant, tuple(await tree.probe(tasks[0], variant)))
+    survivor = Survivor(tasks[0], variant, tuple(await tree.probe(tasks[0], variant) or ()))
     tests = await make_tests([survivor], tree, num_runs=1)
     stronger = [await with_differential_tests(task, tests, set(variant.places), tree) for task in done.tasks]
     (tmp_path / "manifest.toml").write_text('entries = "real"\n')

@@ -145,7 +145,7 @@ async def test_a_log_decides_where_it_is_allowed_and_the_task_says_so(
     assert counts.unmatched == ("tests/test_calc.py::test_gone",)
     assert (task.runner, task.runner.is_signed, task.labels["results"]) == (log, False, "unsigned log")
     assert task.test_paths == ("tests/test_calc.py",)
-    assert [finding.detector for finding in channel_findings(task)] == ["unsigned_results"]
+    assert [finding.detector for finding in channel_findings(task, None)] == ["unsigned_results"]
 
 
 @pytest.mark.asyncio

@@ -56,3 +56,52 @@ def test_broken_code_that_lacks_a_name_is_half_of_a_change(messages: tuple[str, 
     older, newer = {"a.py": f"import six\n{BEFORE}"}, {"a.py": FIXED}
     fix = Fix(tuple(find_hunks(older, newer)), older, newer)
     assert kind_of(Change(fix, "", frozenset({"area"}), messages)) == expected
+
+
+AREA = """var unit = require('./unit');
+var table = { square: 1 };
+module.exports = { area: area, other: 1 };
+function area(a, options) {
+  var scale = options.scale || 1;
+  switch (options.form) {
+    case 'square': return scale * a * table.square;
+  }
+  return unit(a);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text", "expected"),
+    [
+        ("return unit(a)", "return unit(a) * a", "", "fix"),
+        ("return unit(a)", "return unit(a, options.depth)", "", "feature"),
+        ("return unit(a)", "return unit(a, options.depth)", "[Fix] areas are too large", "fix"),
+        ("return unit(a)", "return unit(a, options.unused)", "", "fix"),
+        ("return unit(a)", "return unit(a) * a", "[New] areas of cubes", "feature"),
+        ("return unit(a)", "return unit(a) * a", "feat(area): cubes", "feature"),
+        ("return unit(a)", "return unit(a) * a", "[Refactor] less code", "refactoring"),
+        ("return unit(a)", "return unit(a) * a", "[Robustness] check the unit", "fix"),
+        ("case 'square':", "case 'square': case 'cube':", "", "feature"),
+        ("other: 1", "another: 1", "", "feature"),
+        (AREA, None, "", "feature"),
+        ("unit = require('./unit')", "length = require('./length'), unit", "", "fix"),
+    ],
+)
+def test_of_javascript_names_tell_what_is_no_fix(old: str, new: str | None, text: str, expected: str) -> None:
+    broken = AREA if new is not None else None
+    gold = AREA.replace(old, new, 1) if new is not None else AREA
+    older: dict[str, str | None] = {"a.js": broken}
+    newer: dict[str, str | None] = {"a.js": gold}
+    fix = Fix(tuple(find_hunks(older, newer)), older, newer)
+    assert kind_of(Change(fix, text, frozenset({"area", "depth", "cube", "scale"}))) == expected
+
+
+@pytest.mark.parametrize(
+    ("lost", "expected"),
+    [("var unit = require('./unit');\n", "refactoring"), ("square: 1", "refactoring"), (" || 1", "fix")],
+)
+def test_broken_javascript_that_lacks_a_name_is_half_of_a_change(lost: str, expected: str) -> None:
+    older, newer = {"a.js": AREA.replace(lost, "")}, {"a.js": AREA}
+    fix = Fix(tuple(find_hunks(older, newer)), older, newer)
+    assert kind_of(Change(fix, "", frozenset({"area"}))) == expected

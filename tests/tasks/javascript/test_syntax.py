@@ -6,7 +6,19 @@ import pytest
 
 from repairgym.errors import TaskError
 from repairgym.tasks.javascript.mutation_sites import find_sites
-from repairgym.tasks.javascript.syntax import code_of, cuttable_tests, named_functions, parse, without_tests
+from repairgym.tasks.javascript.syntax import (
+    code_of,
+    cuttable_tests,
+    function_at,
+    function_codes,
+    named_functions,
+    parse,
+    statement_at,
+    test_source,
+    text_of,
+    without_tests,
+    written_title,
+)
 from repairgym.tasks.mutation.operators import Mutation, apply
 
 TESTS = """const test = require('tape');
@@ -37,6 +49,20 @@ def test_a_cut_file_keeps_its_lines_and_the_other_tests() -> None:
     assert "first" in text
     assert text.count("\n") == TESTS.count("\n")
     parse("a.js", text)
+
+
+def test_a_title_is_told_as_it_is_written() -> None:
+    assert written_title("a.js", TESTS, "outer::second (x)") == "outer: second [x]"
+    assert written_title("a.js", TESTS, "outer::computed 1") == "outer: computed 1"
+    assert written_title("a.js", "test(", "outer::first") == "outer::first"
+
+
+def test_the_statement_and_the_test_of_a_line() -> None:
+    assert statement_at("a.js", TESTS, 6) == "st.end();"
+    assert statement_at("a.js", "f(\n    1,\n);\n", 2) == "f(\n    1,\n);"
+    assert statement_at("a.js", TESTS, 2) == statement_at("a.js", "f(", 1) == ""
+    assert test_source("a.js", TESTS, "in a loop") == "test('in a loop', (t) => t.end());"
+    assert test_source("a.js", TESTS, "twice") == ""
 
 
 @pytest.mark.parametrize("name", ["in a loop", "twice", "used", "absent"])
@@ -72,3 +98,17 @@ def test_every_site_gives_code_that_parses() -> None:
         for new in site.alternatives:
             parse("a.js", apply(text, Mutation(site, new)))
     assert not [site for site in sites if site.line == 4 and site.old == "+"]
+
+
+def test_the_code_of_a_function_is_without_that_of_named_functions_inside() -> None:
+    source = "function outer(a) {\n  function inner() { return 1; } // one\n  return [a].map((x) => x + 2);\n}\n"
+    names = [function.name for function in named_functions("a.js", source)]
+    codes = dict(zip(names, function_codes("a.js", source), strict=True))
+    assert {*"12"} & {*codes["outer"]} == {"2"}
+    assert {*"12"} & {*codes["outer.inner"]} == {"1"}
+    other = source.replace("return 1", "return 3").replace("// one", "/* three */")
+    assert function_codes("a.js", other)[0] == codes["outer"]
+    node = function_at("a.js", source, 2)
+    assert node is not None
+    assert text_of(node).startswith("function inner()")
+    assert function_at("a.js", source, 3) is None

@@ -20,6 +20,7 @@ from repairgym.tasks.layers.catalogue import NpmPackage
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.manifest.manifest import TaskManifest
 from repairgym.tasks.manifest.rebuild import rebuild_manifest
+from repairgym.tasks.sight.scan import scan_tasks
 from repairgym.tasks.sources.base import BuildContext, SourceResult
 from repairgym.tasks.sources.mutations import make_mutations
 from repairgym.tasks.sources.releases import make_releases
@@ -56,6 +57,10 @@ async def test_a_release_becomes_a_task_that_gold_passes_and_nothing_else(
     assert task.id.startswith("tiny-math-1.1.0-release-")
     assert task.certificate.is_valid
     assert "upper bound for larger values" in task.issue
+    assert "clamp: takes [equal] bounds fails: AssertionError: Expected values to be strictly equal: " in task.issue
+    assert "expected 1, got 7\n\n    assert.strictEqual(clamp(7, 1, 1), 1);" in task.issue
+    assert "expected 5, got 7\n\n    assert.strictEqual(clamp(7, 1, 5), 5);" in task.issue
+    assert task.base_files["dist/math.min.js"] is None
     (hidden,) = set(task.fail_to_pass) - set(task.visible_tests)
     shown = task.base_files["test/index.test.js"] or ""
     title = hidden.rpartition("::")[2].replace("(", "[").replace(")", "]")
@@ -72,7 +77,8 @@ async def _check_verdicts(task: Task, store: LayerStore, backend: SandboxBackend
     grader = Grader(backend, lambda t, files: task_layers(t, store).spec(files), config, ExecutionCache(8))
     gold, empty = await grader.grade(task, dict(task.gold_files)), await grader.grade(task, {})
     assert (gold.kind, empty.kind) == (VerdictKind.PASSED, VerdictKind.FAILED)
-    assert "no_canaries" in {finding.detector for finding in gold.findings}
+    assert gold.num_canaries
+    assert {finding.detector for finding in gold.findings} == {"no_second_judge"}
     broken = {**task.gold_files, "index.js": "module.exports = {"}
     assert (await grader.grade(task, broken)).kind is VerdictKind.FAILED
     shadowed = {"node_modules/x/index.js": "module.exports = 1;\n", "test/index.test.js": "process.exit(0)\n"}
@@ -104,3 +110,12 @@ async def test_a_mutation_becomes_a_task(tinymath: Tiny, backend: SandboxBackend
     assert task.location.name in ("clamp", "sum")
     assert task.pass_to_pass
     _check_rebuilt(task, package, store, tmp_path, folder / "locks/npm")
+
+
+async def test_a_scan_finds_a_built_copy_that_the_agent_sees(tinymath: Tiny, backend: SandboxBackend) -> None:
+    _, store, _ = tinymath
+    (task,) = (await made_tasks(tinymath, backend, "releases")).tasks
+    files = {path: text for path, text in task.base_files.items() if text is not None}
+    shown = task.model_copy(update={"id": "shown", "base_files": files})
+    found = [seen async for *_, part in scan_tasks([task, shown], store, backend, has_system=False) for seen in part]
+    assert {(seen.task_id, seen.kind, seen.path) for seen in found} == {("shown", "built copy", "dist/math.min.js")}

@@ -122,3 +122,25 @@ def test_bold_words_are_plain_and_powers_stay() -> None:
 
 def test_references_leave_no_empty_brackets() -> None:
     assert clean_entry("Fix a thing (https://example.org/33, <https://example.org>).") == "Fix a thing."
+
+
+@pytest.mark.parametrize(
+    "heading", ["## **1.1.0**", f"## [v1.1.0](https://example.org/{'compare' * 12}/v1.0.0...v1.1.0) - 2026-06-08"]
+)
+def test_headings_may_be_bold_or_long_links(heading: str, tmp_path: Path) -> None:
+    commit = "[`fc17361`](https://example.org/commit/fc17361)"
+    lines = [
+        heading,
+        "",
+        f"- [Fix] `parse`: keep dots {commit}",
+        "",
+        heading.replace("1.1.0", "1.0.0"),
+        "- [New] older",
+    ]
+    (tmp_path / "CHANGELOG.md").write_text("\n".join(lines), encoding="utf-8")
+    assert read_entries(tmp_path, "1.1.0") == ["[Fix] `parse`: keep dots"]
+
+
+def test_a_method_of_the_platform_is_no_touched_function() -> None:
+    clues = Clues.collect(["stringify"], [], "JSON stringify")
+    assert clues.score("cache `JSON.stringify`")[0] < clues.score("`stringify`: keep dots")[0]

@@ -3,7 +3,8 @@
 Reads tasks and their pinned trees. Makes one `TaskAudit` per task. A variant that the task's own tests do not refute is
 *surviving*; it is *refutable* when a test of the package's suite or a probe tells it from gold, else *unknown*.
 Guarantees: the runs that decide are those of grading, without canaries; what is stable on gold is known from several
-gold runs, which the tasks of one tree share; a task never takes more than its time, and what was not tried is counted.
+gold runs, which the tasks of one tree share; a task never takes more than its time; what was not tried, what could not
+be made and what no probe could look at is counted.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Literal
 
 from repairgym.diffs.make import unified_diff
@@ -21,6 +23,7 @@ from repairgym.sandbox.base import SandboxBackend, SandboxSpec
 from repairgym.tasks.audit.probes import Difference, Observations, Probe, differences, make_probes, observe
 from repairgym.tasks.audit.suite import FunctionPlace, TreeSuite, by_tree, read_suite, suite_key
 from repairgym.tasks.audit.variants import (
+    GROUPS,
     Texts,
     TextsKey,
     Variant,
@@ -30,16 +33,19 @@ from repairgym.tasks.audit.variants import (
     wrong_variants,
 )
 from repairgym.tasks.build.concurrency import ordered_map
+from repairgym.tasks.build.test_files import file_of
 from repairgym.tasks.build.validation import graded_files, run_fresh, task_layers, task_request
 from repairgym.tasks.layers.store import LayerStore
 
-AUDIT_FORMAT = 2
+AUDIT_FORMAT = 3
 _START_FACTOR = 3.0
 """Ratio of the bound on the start of a run to what the longest start of the suite took."""
 NUM_FIRST_TESTS = 10
 """Tests that run first: most wrong variants fail one of them."""
 SUITE_S = 2.0
 """Most gold time of the suite's tests that a survivor meets, smallest tests first."""
+NUM_FILES = 8
+"""Most files of these tests, where each runs whole and in a process of its own (node)."""
 
 
 class AuditBounds(Record):
@@ -66,6 +72,8 @@ class VariantOutcome(Record):
     """The test, or the probe, that tells it from gold."""
     patch: str = ""
     """Of a survivor and of a rejected rewrite: its difference from gold."""
+    is_probed: bool = False
+    """Of an unknown one: probes compared it with gold. There are none but of Python."""
 
 
 class TaskAudit(Record):
@@ -78,6 +86,8 @@ class TaskAudit(Record):
     source: str
     num_pass_to_pass: int
     outcomes: tuple[VariantOutcome, ...]
+    lacking: tuple[str, ...]
+    """Groups of kinds (`GROUPS`) of which nothing was made: no place in the repair, or not in its language."""
     run_s: float
 
     def count(self, *statuses: VariantStatus) -> int:
@@ -131,16 +141,16 @@ class TreeAudit:
         """Return a sandbox of ``task`` with ``files`` in the place of its repair."""
         return task_layers(task, self.store).spec(graded_files(task, dict(files)))
 
-    async def probe(self, task: Task, variant: Variant) -> list[Difference]:
-        """Return the probes that tell ``variant`` from the gold code."""
+    async def probe(self, task: Task, variant: Variant) -> list[Difference] | None:
+        """Return the probes that tell ``variant`` from the gold code; None when there is no probe."""
         if task.runner.type != "pytest":
-            return []
+            return None
         key = variant.places, "" if variant.places else task.id
         if key not in self.observed:
             self.observed[key] = asyncio.ensure_future(self._observe_gold(task, variant))
         probes, *gold = await asyncio.shield(self.observed[key])
         if not probes:
-            return []
+            return None
         spec = self.spec(task, variant.files)
         theirs = await observe(self.backend, spec, probes, task.source_paths)
         return differences(probes, (gold[0], gold[1]), theirs)
@@ -168,6 +178,8 @@ class TaskTrial:
         if told_by := next((i for i in test_ids if known.get(i) is False), ""):
             return told_by
         new = [i for i in test_ids if i not in known]
+        if self.task.runner.is_node:
+            num_first = len(new)  # a file runs whole, whatever is asked of it
         for part in (new[:num_first], new[num_first:]):
             if part:
                 run = await self._run(files, tuple(part))
@@ -177,11 +189,14 @@ class TaskTrial:
                     return bad or part[-1]
         return ""
 
+    def is_refuted(self, files: Texts) -> bool:
+        """Return True when a run has shown that a test of the task does not pass with ``files``."""
+        known = self.tree.outcomes[texts_key(files)]
+        return any(known.get(test_id) is False for test_id in own_tests(self.task))
+
     async def _run(self, files: Texts, test_ids: tuple[str, ...]) -> TestRun:
-        known = self.tree.suite.durations_s
         request = task_request(self.task, test_ids)
-        seconds = [known[test_id] for test_id in test_ids if test_id in known]
-        if seconds:
+        if seconds := self.tree.suite.seconds_of(test_ids, self.task.runner.is_node):
             slowest, total = max(seconds), sum(seconds)
             run_s = 5 * total + _START_FACTOR * self.tree.suite.start_s + 1.0
             bounds = {"test_timeout_s": max(0.5, 10 * slowest), "timeout_s": max(1.5, run_s)}
@@ -194,7 +209,11 @@ class TaskTrial:
         """Return the tests of the suite that execute what ``variant`` changes, without those of the task."""
         suite, own = self.tree.suite, set(own_tests(self.task))
         covering = suite.of_functions(variant.places) if variant.places else suite.of_files(self.task.gold_files)
-        return suite.within((i for i in covering if i not in own), SUITE_S)
+        further = [i for i in covering if i not in own]
+        if self.task.runner.is_node:
+            files = [*dict.fromkeys(map(file_of, further))][:NUM_FILES]
+            further = [i for i in further if file_of(i) in files]
+        return suite.within(further, SUITE_S)
 
     async def try_right(self, variant: Variant) -> VariantOutcome:
         """Return whether the task's tests accept a rewrite."""
@@ -208,16 +227,20 @@ class TaskTrial:
             return self._outcome(variant, "refuted", told_by)
         if told_by := await self.refuting_test(variant.files, self.further_tests(variant)):
             return self._outcome(variant, "refutable", told_by)
-        if told := await self.tree.probe(self.task, variant):
+        told = await self.tree.probe(self.task, variant)
+        if told:
             first = told[0]
             call = f"({first.probe.receiver}).{first.probe.call}" if first.probe.receiver else first.probe.call
             return self._outcome(variant, "refutable", f"probe: {call}: {first.expression} is {first.expected}")
-        return self._outcome(variant, "unknown", "")
+        return self._outcome(variant, "unknown", "", is_probed=told is not None)
 
-    def _outcome(self, variant: Variant, status: VariantStatus, told_by: str) -> VariantOutcome:
+    def _outcome(
+        self, variant: Variant, status: VariantStatus, told_by: str, is_probed: bool = False
+    ) -> VariantOutcome:
         is_shown = status in ("refutable", "unknown", "rejected")
         patch = unified_diff(dict(self.task.gold_files), dict(variant.files)) if is_shown else ""
-        return VariantOutcome(kind=variant.kind, detail=variant.detail, status=status, told_by=told_by, patch=patch)
+        told = {"kind": variant.kind, "detail": variant.detail, "status": status, "told_by": told_by, "patch": patch}
+        return VariantOutcome.model_validate({**told, "is_probed": is_probed})
 
 
 def own_tests(task: Task) -> tuple[str, ...]:
@@ -228,9 +251,12 @@ def own_tests(task: Task) -> tuple[str, ...]:
 async def audit_task(tree: TreeAudit, task: Task, bounds: AuditBounds) -> TaskAudit:
     """Try the variants of ``task``."""
     trial, outcomes = TaskTrial(tree, task), []
-    variants = [*right_variants(task, bounds.variants), *wrong_variants(task, tree.tasks, bounds.variants)]
+    wrong = wrong_variants(task, tree.tasks, bounds.variants, tree.suite.layers.tree)
+    turns = zip_longest(right_variants(task, bounds.variants), wrong)  # the bound on time cuts both alike
+    variants = [variant for turn in turns for variant in turn if variant]
+    made = {variant.kind for variant in variants}
     for variant in variants:
-        if trial.run_s > bounds.seconds_per_task:
+        if trial.run_s > bounds.seconds_per_task and not trial.is_refuted(variant.files):
             outcomes.append(VariantOutcome(kind=variant.kind, detail=variant.detail, status="untried"))
         else:
             outcomes.append(await (trial.try_right if variant.kind == "rewrite" else trial.try_wrong)(variant))
@@ -241,6 +267,7 @@ async def audit_task(tree: TreeAudit, task: Task, bounds: AuditBounds) -> TaskAu
         source=task.source,
         num_pass_to_pass=len(task.pass_to_pass),
         outcomes=tuple(outcomes),
+        lacking=tuple(name for name, kinds in GROUPS.items() if not made & set(kinds)),
         run_s=round(trial.run_s, 3),
     )
 

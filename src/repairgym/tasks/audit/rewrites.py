@@ -10,7 +10,7 @@ import ast
 import copy
 import random
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import cast
 
 from repairgym.diffs.lines import source_lines
@@ -38,12 +38,19 @@ def choose_rewrites(source: str, first_line: int, num: int, seed: str) -> Iterat
     """Yield at most ``num`` (kinds, source): single rewrites in random order, the last one with several of them."""
     node = _function(source, first_line)
     kinds = [kind for kind, rewrite in REWRITES.items() if node and rewrite(copy.deepcopy(node))]
+    yield from draw_rewrites(kinds, partial(rewrite_function, source, first_line), num, seed)
+
+
+def draw_rewrites(
+    kinds: list[str], rewrite: Callable[[tuple[str, ...]], str | None], num: int, seed: str
+) -> Iterator[tuple[str, str]]:
+    """Yield what ``rewrite`` makes of single ``kinds`` in random order, and last of several; see `choose_rewrites`."""
     random.Random(f"rewrites:{seed}").shuffle(kinds)
     chosen: list[tuple[str, ...]] = [(kind,) for kind in kinds[:num]]
     if len(kinds) > 1 and chosen:
         chosen[num - 1 :] = [tuple(kinds[:4])]
     for part in chosen:
-        if text := rewrite_function(source, first_line, part):
+        if text := rewrite(part):
             yield "+".join(part), text
 
 

@@ -20,6 +20,7 @@ from repairgym.tasks.audit.variants import VariantBounds, wrong_variants
 from repairgym.tasks.build.test_files import conftest_paths, file_of
 from repairgym.tasks.build.validation import gather_evidence, graded_files, run_fresh, task_request
 from repairgym.tasks.build.wheel_check import is_wheel_check
+from repairgym.tasks.java.project import is_java_check
 from repairgym.tasks.layers.package_index import Sdist
 from repairgym.tasks.layers.store import LayerStore, tree_with_files
 
@@ -63,8 +64,8 @@ async def strengthen_tasks(
     limit, survivors = asyncio.Semaphore(num_concurrent), list[Survivor]()
 
     async def add_tests_of_suite(task: Task) -> Task:
-        if is_wheel_check(task.fail_to_pass):
-            return task  # its tests compare a wheel; the project's own say nothing about settings
+        if is_wheel_check(task.fail_to_pass) or is_java_check(task.fail_to_pass):
+            return task  # its tests compare what a build makes; the project's own say nothing about settings
         async with limit:
             wider = await _with_regression_tests(task, tree, bounds)
             better, told = await _with_refuting_tests(wider, tree, bounds)
@@ -153,7 +154,7 @@ def with_tests(task: Task, failing: tuple[str, ...], passing: tuple[str, ...], t
 async def _with_refuting_tests(task: Task, tree: TreeAudit, bounds: StrengthenBounds) -> tuple[Task, list[Survivor]]:
     """Add a test of the suite for each surviving variant that one refutes; return the survivors of probes, too."""
     survivors = []
-    for variant in wrong_variants(task, tree.tasks, bounds.variants):
+    for variant in wrong_variants(task, tree.tasks, bounds.variants, tree.suite.layers.tree):
         trial = TaskTrial(tree, task)
         if await trial.refuting_test(variant.files, own_tests(task)):
             continue

@@ -8,7 +8,7 @@ import contextlib
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -26,12 +26,15 @@ from repairgym.tasks.build.validation import (
     task_layers,
     task_request,
 )
+from repairgym.tasks.java.project import is_java_check
+from repairgym.tasks.javascript.syntax import is_javascript
 from repairgym.tasks.layers.bytecode import tree_with_bytecode
-from repairgym.tasks.layers.catalogue import load_catalogue
+from repairgym.tasks.layers.catalogue import Package, load_catalogue
 from repairgym.tasks.layers.store import LayerStore
 
 CATALOGUES = ("catalog/packages.toml", "")
 """Catalogues that know which test files of a package are fast and deterministic; then the demo's."""
+NPM_CATALOGUE = "catalog/npm.toml"
 SUITE_TIMEOUT_S = 120.0
 CALLS_S = 10.0
 """Processor time in which the calls of a suite are recorded."""
@@ -65,6 +68,15 @@ class TreeSuite:
     """Gold runs in new interpreters."""
     start_s: float = 0.0
     """Longest time that a run took besides its tests: to start an interpreter, to import, to collect."""
+    measured_s: Mapping[str, float] = field(default_factory=dict)
+    """As `durations_s`, of every test that ran."""
+
+    def seconds_of(self, test_ids: Collection[str], is_whole: bool) -> list[float]:
+        """Return what the known ones of ``test_ids`` take; where files run whole, what every test of theirs takes."""
+        files = {file_of(test_id) for test_id in test_ids}
+        if is_whole:
+            return [seconds for i, seconds in self.measured_s.items() if "::" in i and file_of(i) in files]
+        return [self.durations_s[i] for i in test_ids if i in self.durations_s]
 
     def of_functions(self, places: Collection[FunctionPlace]) -> tuple[str, ...]:
         """Return the tests that execute one of ``places``, smallest first; every test when there are none."""
@@ -91,12 +103,18 @@ class TreeSuite:
 async def read_suite(
     tasks: Sequence[Task], store: LayerStore, backend: SandboxBackend, num_runs: int, has_calls: bool = True
 ) -> TreeSuite:
-    """Run the suite of the tree of ``tasks`` ``num_runs`` times with the gold code; TaskError without a stable test."""
+    """Run the suite of the tree of ``tasks`` ``num_runs`` times with the gold code; TaskError without a stable test.
+
+    Of a Java build there is none but the task's own tests.
+    """
     first = tasks[0]
+    if is_java_check(first.fail_to_pass):
+        return TreeSuite(task_layers(first, store), {}, {})  # its tests are one build, with the whole suite in it
     files = tuple(dict.fromkeys((*suite_files(tasks, pinned_tree(first, store)), *_files_of(tasks))))
     layers = await _compiled_layers(first, files, store, backend)
     spec = layers.spec(_gold_files(first))
-    traced = tuple(sorted({path for task in tasks for path in task.gold_files if path.endswith(".py")}))
+    gold = {path for task in tasks for path in task.gold_files}
+    traced = tuple(sorted(path for path in gold if path.endswith(".py") or is_javascript(path)))
     request = task_request(first, files).model_copy(update={"timeout_s": SUITE_TIMEOUT_S, "traced_paths": traced})
     runs = [await run_fresh(backend, spec, request)]
     again = request.model_copy(update={"traced_paths": (), "is_cold": True})
@@ -106,9 +124,10 @@ async def read_suite(
     if not stable:
         raise TaskError(f"no test of {', '.join(files)} is stable: {runs[0].output_tail[-300:]}")
     executed = {i: frozenset(map(_place, runs[0].executed_functions.get(i, ()))) for i in stable}
-    calls = await _record_calls(backend, spec, request) if has_calls and traced else ()
+    is_python = first.runner.type == "pytest" and bool(traced)
+    calls = await _record_calls(backend, spec, request) if has_calls and is_python else ()
     start_s = max(run.duration_s - sum(result.duration_s for result in run.results.values()) for run in runs)
-    return TreeSuite(layers, stable, executed, calls, tuple(runs[1:]), max(0.0, start_s))
+    return TreeSuite(layers, stable, executed, calls, tuple(runs[1:]), max(0.0, start_s), fastest)
 
 
 async def _compiled_layers(
@@ -127,18 +146,27 @@ async def _compiled_layers(
 
 def suite_files(tasks: Sequence[Task], tree: Path) -> tuple[str, ...]:
     """Return the test files of the package: those of its catalogue entry, or all in the folders of the tasks' tests."""
-    name = tasks[0].provenance.package
-    for path in CATALOGUES:
+    name, is_node = tasks[0].provenance.package, tasks[0].runner.is_node
+    for path in (NPM_CATALOGUE,) if is_node else CATALOGUES:
         try:
-            known = {package.name: package for package in load_catalogue(Path(path) if path else None).package}
+            catalogue = load_catalogue(Path(path) if path else None)
+            packages: Sequence[Package] = catalogue.npm if is_node else catalogue.package
+            known = {package.name: package for package in packages}
             if name in known:
                 return known[name].test_files(tree)
         except (InputError, TaskError):
             continue
-    folders = {PurePosixPath(path).parent.as_posix() for path in _files_of(tasks)}
-    names = ("test_*.py", "*_test.py")
+    own = _files_of(tasks)
+    folders = {PurePosixPath(path).parent.as_posix() for path in own}
+    names = _endings(own) if is_node else ("test_*.py", "*_test.py")
     paths = {path for folder in folders for pattern in names for path in (tree / folder).glob(pattern)}
     return tuple(sorted(path.relative_to(tree).as_posix() for path in paths))
+
+
+def _endings(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return patterns of the endings of ``paths``: ``*.test.ts`` of ``a.test.ts``; sources may lie in their folders."""
+    names = (PurePosixPath(path).name for path in paths)
+    return tuple(sorted({f"*{name[name.index('.', 1) :]}" for name in names}))
 
 
 def _files_of(tasks: Iterable[Task]) -> tuple[str, ...]:

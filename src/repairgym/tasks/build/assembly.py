@@ -1,9 +1,9 @@
 """Assemble a task from a certified bug: its issue text, visible and hidden tests, and files that grading restores.
 
 Reads a pinned tree, the broken files, the certified test lists and one failure message. Makes a `Task`. Guarantees:
-hidden test functions are absent from the agent's tree; grading restores every test file of the task and the conftest
-files that act on it; the gold patch leads from the agent's tree to the pinned sources; a generated issue text holds
-neither test source nor the fix, because it is made from names and the message only.
+hidden test functions and built copies of the sources are absent from the agent's tree; grading restores every test file
+of the task and the conftest files that act on it; the gold patch leads from the agent's tree to the pinned sources; a
+generated issue text holds neither test source nor the fix, because it is made from names and the message only.
 """
 
 import hashlib
@@ -20,7 +20,8 @@ from repairgym.errors import TaskError
 from repairgym.records import Certificate, Environment, Location, Provenance, SourceKind, Task, TestRun
 from repairgym.tasks.build.test_files import conftest_paths, cut_from, file_of, function_id, functions_of
 from repairgym.tasks.issues.run_text import without_run_text
-from repairgym.tasks.layers.catalogue import Package, Project
+from repairgym.tasks.javascript.built_copies import built_copies
+from repairgym.tasks.layers.catalogue import Package, Project, matching_files
 from repairgym.tasks.layers.metadata import license_of
 
 MAX_MESSAGE_CHARS = 120
@@ -125,7 +126,7 @@ def assemble(bug: Bug, issue: str, config: TasksConfig, num_passing_kept: int) -
         issue=issue,
         base_tree=bug.base_tree,
         pinned_files=dict(bug.pinned_files),
-        base_files={**bug.broken, **files_without(bug.tree, bug.visibility.hidden)},
+        base_files={**bug.broken, **files_without(bug.tree, bug.visibility.hidden), **_without_copies(bug)},
         environment=bug.environment,
         source_paths=bug.project.source_paths,
         plugins=bug.project.plugins,
@@ -144,6 +145,13 @@ def assemble(bug: Bug, issue: str, config: TasksConfig, num_passing_kept: int) -
         split=bug.project.split,
         certificate=bug.certificate,
     )
+
+
+def _without_copies(bug: Bug) -> dict[str, None]:
+    """Return the built copies of JavaScript sources, which hold the repair, as files that are gone."""
+    if not bug.project.test_runner.is_node:
+        return {}
+    return dict.fromkeys(built_copies(bug.tree, matching_files(bug.tree, bug.project.sources)))
 
 
 def files_without(tree: Path, test_ids: Sequence[str]) -> dict[str, str]:

@@ -35,6 +35,7 @@ from repairgym.tasks.build.build_steps import with_build_steps
 from repairgym.tasks.build.validation import tool_versions
 from repairgym.tasks.layers.catalogue import (
     JavaPackage,
+    NpmPackage,
     NpmRepository,
     Package,
     Repository,
@@ -98,7 +99,10 @@ class Job:
             is_dated = config.history.is_lock_dated
             return "" if is_dated else read_lock(self.package.requirements, config.locks)
         if self.source == "breakages" and not isinstance(self.package, JavaPackage):
-            return "" if self.part else read_lock(BUILD_REQUIREMENTS, config.locks)
+            if self.part:
+                return ""
+            if not isinstance(self.package, NpmPackage):
+                return read_lock(BUILD_REQUIREMENTS, config.locks)
         return lock_of(self.package, config.locks)
 
 
@@ -137,7 +141,8 @@ def plan(config: TasksConfig, layers: LayerStore | None = None) -> list[Job]:
         paired = [package for package in packages if package.split in config.releases.splits]
         jobs += [job for package in paired for job in _release_jobs(package, config)]
     if "breakages" in config.sources:
-        jobs += [job for package in packages for job in _breakage_jobs(package, config)]
+        commits = (snapshot_package(r, store) for r in repositories if isinstance(r, NpmRepository))
+        jobs += [job for package in (*packages, *commits) for job in _breakage_jobs(package, config)]
     if "history" in config.sources:
         jobs += [job for repository in repositories for job in _history_jobs(repository, config, store)]
     return sorted(jobs, key=lambda job: (-job.quota, job.name))

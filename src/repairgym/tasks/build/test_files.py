@@ -18,7 +18,7 @@ from repairgym.errors import TaskError
 from repairgym.records import TestOutcome, TestRequest, TestRun
 from repairgym.sandbox.base import SandboxBackend, SandboxSpec
 from repairgym.tasks.build.validation import run_fresh
-from repairgym.tasks.javascript.syntax import cuttable_tests, is_javascript, named_functions, without_tests
+from repairgym.tasks.javascript.syntax import cuttable_tests, is_javascript, named_functions, test_source, without_tests
 from repairgym.tasks.mutation.operators import BYTE_ORDER_MARK, NOT_PARSED
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -96,16 +96,14 @@ def _methods_of_bases(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> s
 
 
 def test_sources(tree: Path, test_ids: Iterable[str]) -> str:
-    """Return the source of the functions of ``test_ids`` with their decorators, if their own files define them.
-
-    Those of Python only.
-    """
+    """Return the source of the functions of ``test_ids`` with their decorators, if their own files define them."""
     sources: list[str] = []
     for test_id in functions_of(test_ids):
         path, _, wanted = test_id.partition("::")
-        if is_javascript(path):
-            continue
         source = (tree / path).read_text(encoding="utf-8", errors="replace")
+        if is_javascript(path):
+            sources.append(test_source(path, source, wanted))
+            continue
         for name, node, _ in walk_functions(ast.parse(source)):
             if name == wanted:
                 first, last = _line_range(node)

@@ -7,9 +7,11 @@ without the last label; the issue holds no text of one run and no line of the re
 tests and the labels of a task changes.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from textwrap import indent
 from typing import NamedTuple
 
 from repairgym.errors import TaskError
@@ -21,6 +23,7 @@ from repairgym.tasks.issues.kinds import Change, kind_of
 from repairgym.tasks.issues.run_text import without_run_text
 from repairgym.tasks.issues.specification import Facts, find_untold, new_names
 from repairgym.tasks.issues.statement import Clues, Proof, state_behaviour
+from repairgym.tasks.javascript.syntax import statement_at, written_title
 from repairgym.tasks.sources.changelog import MIN_FIT, read_entries
 from repairgym.tasks.sources.fixes import fix_clues
 
@@ -28,6 +31,14 @@ MIN_WORDS = 10
 """Shorter texts get a statement where no failing test is visible (SWE-rebench, arXiv 2505.20411, asks for as many)."""
 MAX_STATEMENTS = 3
 MAX_MESSAGE_CHARS = 200
+MAX_STATEMENT_CHARS = 400
+"""Longer statements of JavaScript tests are whole tests rather than checks."""
+_WORD = re.compile(r"[\w$]+")
+_NOT_OF_SOURCES = re.compile(
+    r"^\[(tests?|dev deps|deps|meta|actions|readme|docs?|eslint|types)\]|readme|lockfile|\blint|npmignore",
+    re.IGNORECASE,
+)
+"""Changelog entries of projects of node that are not about their code."""
 
 
 class Failure(NamedTuple):
@@ -62,8 +73,12 @@ class Report:
 def assigned_entries(tasks: Sequence[Task], tree: Path) -> list[str]:
     """Return the changelog entry of each task of one pair of releases, empty for none; ``tree`` is the newer one."""
     entries = list(dict.fromkeys(read_entries(tree, tasks[0].provenance.version))) if tasks else []
+    is_node = bool(tasks) and tasks[0].runner.is_node
+    entries = [entry for entry in entries if not (is_node and _NOT_OF_SOURCES.search(entry))]
     clues = [fix_clues(Facts(task, tree).fix, tree, task.fail_to_pass) for task in tasks]
-    numbers = assign_entries([[own.score(entry) for entry in entries] for own in clues], MIN_FIT)
+    # Titles of tests say less than names of functions: a word decides where nothing else is to be assigned.
+    min_fit = 1 if is_node and len(entries) == len(tasks) == 1 else MIN_FIT
+    numbers = assign_entries([[own.score(entry) for entry in entries] for own in clues], min_fit)
     return ["" if number is None else entries[number] for number in numbers]
 
 
@@ -74,7 +89,7 @@ def describe(task: Task, tree: Path, report: Report) -> Task:
         text = ""
     source = report.source if text else "tests"
     if task.runner.is_node:
-        return _by_failure(task, text, source, report)
+        return _by_failure(task, tree, text, source, report)
     facts = Facts(_with_issue(task, text, source), tree)
     if not text or (len(text.split()) < MIN_WORDS and not facts.visible_functions()):
         facts = _with_statement(facts, report, ())
@@ -117,15 +132,44 @@ def _with_hidden_behaviour(facts: Facts, report: Report) -> Facts:
     return facts
 
 
-def _by_failure(task: Task, text: str, source: str, report: Report) -> Task:
-    """Return a JavaScript task with the text of its project and a failing test; no check reads its tests.
+def _by_failure(task: Task, tree: Path, text: str, source: str, report: Report) -> Task:
+    """Return a JavaScript task with the text of its project and its failing tests; no check reads its tests.
 
     Without any visible failing test, and without a text, an agent cannot know what is wanted.
     """
-    told = _with_issue(task, "\n\n".join(filter(None, (text, _test_names(task, report)))), source)
+    checks = _failing_checks(task, tree, report) or [_test_names(task, report)]
+    told = _with_issue(task, "\n\n".join(filter(None, (text, *checks))), source)
     is_told = bool(text) or not set(task.visible_tests).isdisjoint(task.fail_to_pass)
-    labels = {**told.labels, "kind": "fix", **({} if is_told else {UNDERSPECIFIED: "true"})}
+    facts = Facts(task, tree)
+    used = frozenset(_WORD.findall("".join(map(facts.source, dict.fromkeys(map(file_of, task.fail_to_pass))))))
+    kind = kind_of(Change(facts.fix, text, used))
+    labels = {**told.labels, "kind": kind, **({} if is_told else {UNDERSPECIFIED: "true"})}
     return told.model_copy(update={"labels": labels})
+
+
+def _failing_checks(task: Task, tree: Path, report: Report) -> list[str]:
+    """Return what is told of failing JavaScript tests, visible ones first, and of `MAX_STATEMENTS` hidden ones.
+
+    Of tests that end with one message the first counts: an exception in one test of tape ends all others of its file.
+    """
+    visible = [i for i in task.fail_to_pass if i in task.visible_tests]
+    hidden = [i for i in task.fail_to_pass if i not in task.visible_tests]
+    first: dict[str, str] = {}
+    for test_id in visible + hidden:
+        if test_id in report.failures:
+            first.setdefault(report.failures[test_id].message, test_id)
+    chosen = [i for i in first.values() if i in visible]
+    chosen += [i for i in first.values() if i in hidden][:MAX_STATEMENTS]
+    return [_failing_check(test_id, tree, report.failures[test_id]) for test_id in chosen]
+
+
+def _failing_check(test_id: str, tree: Path, failure: Failure) -> str:
+    """Return the title of a failing JavaScript test, its message, and the statement that failed where it is short."""
+    path, _, name = test_id.partition("::")
+    source = (tree / path).read_text(encoding="utf-8", errors="replace")
+    told = f"{written_title(path, source, name)} fails: {_shortened(failure.message)}"
+    statement = statement_at(path, source, failure.line) if failure.line else ""
+    return f"{told}\n\n{indent(statement, ' ' * 4)}" if 0 < len(statement) <= MAX_STATEMENT_CHARS else told
 
 
 def _test_names(task: Task, report: Report) -> str:

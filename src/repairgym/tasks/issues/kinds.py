@@ -6,18 +6,21 @@ first rule of `RULES` that holds decides, and nothing but the table does.
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from repairgym.records import ChangeKind
 from repairgym.tasks.build.test_files import FunctionNode, walk_functions
+from repairgym.tasks.javascript.names import exported_names, lacked_names
+from repairgym.tasks.javascript.names import new_names as new_javascript_names
+from repairgym.tasks.javascript.syntax import is_javascript
 from repairgym.tasks.mutation.operators import WithoutAnnotations
 from repairgym.tasks.sources.fixes import Fix, changes_code
 
 _FIX = re.compile(
     r"\b(fix(e[sd]|ing)?|bugs?|bug-?fix\w*|errors?|crash\w*|regress\w*|broken?|incorrect\w*|wrong\w*|fail\w*|issues?(?!\s*[#\d])|"
     r"prevent\w*|avoid\w*|correct(s|ed|ly)?|no longer|must not|instead of|invalid|reject\w*|handle[sd]?|preserve[sd]?|"
-    r"respect\w*|ignore[sd]?|should(n't| not)?|leak\w*|raises?d?|mis\w+ed|now (returns?|works?))\b",
+    r"respect\w*|robust\w*|ignore[sd]?|should(n't| not)?|leak\w*|raises?d?|mis\w+ed|now (returns?|works?))\b",
     re.IGNORECASE,
 )
 _FEATURE = re.compile(
@@ -32,6 +35,10 @@ _REFACTORING = re.compile(
 )
 
 
+_TAG = re.compile(r"\[(\w+)\]|(\w+)(?:\([^)]*\))?!?:")
+"""Beginning of an entry that names its kind: ``[New] ...``, ``feat(parser): ...``."""
+_TAGS = dict.fromkeys(("new", "feat", "feature", "breaking"), "feature")
+_TAGS |= dict.fromkeys(("refactor", "perf", "chore", "style"), "refactoring")
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 _VERSION_NAMES = frozenset(
     {"__version__", "__version_info__", "__version_tuple__", "VERSION", "version", "version_info"}
@@ -65,15 +72,33 @@ class Change:
     def new_names(self) -> frozenset[str]:
         """Public names that only the repaired code defines, takes or hands on, and the failing tests use.
 
-        A parameter is new where its own function did not have it.
+        A parameter is new where its own function did not have it. Of JavaScript see `names.new_names`.
         """
-        before: set[str] = set().union(*(_public_names(text or "") for text in self.fix.broken_files.values()))
-        after: set[str] = set().union(*(_public_names(text or "") for text in self.fix.gold_files.values()))
-        return frozenset(name.rpartition(" ")[2] for name in after - before) & self.used_names
+        new = set[str]().union(*(new_javascript_names(*texts) for texts in self._texts(is_javascript)))
+        python = list(self._texts(lambda path: not is_javascript(path)))
+        before = set[str]().union(*(_public_names(broken or "") for _, broken, _ in python))
+        after = set[str]().union(*(_public_names(gold or "") for _, _, gold in python))
+        return frozenset(new | {name.rpartition(" ")[2] for name in after - before}) & self.used_names
+
+    def _texts(self, is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, str | None, str | None]]:
+        """Yield path, broken and repaired text of each wanted file."""
+        for path, gold in self.fix.gold_files.items():
+            if is_wanted(path):
+                yield path, self.fix.broken_files[path], gold
+
+    @property
+    def is_redesign(self) -> bool:
+        """True where JavaScript gets a whole module, or a module does not export a name any more."""
+        return any(
+            gold is not None and (broken is None or not exported_names(path, broken) <= exported_names(path, gold))
+            for path, broken, gold in self._texts(is_javascript)
+        )
 
     @property
     def is_half(self) -> bool:
-        """True where the broken code lacks a name that it uses in each failure: no release was ever like that."""
+        """True where the broken code lacks a name that it uses, of Python in each failure: no release was like that."""
+        if any(lacked_names(*texts) for texts in self._texts(is_javascript)):
+            return True
         return bool(self.messages) and all(map(self._lacks_name, self.messages))
 
     def _lacks_name(self, message: str) -> bool:
@@ -82,6 +107,12 @@ class Change:
         missing = _MISSING_MODULE.match(message)
         texts = "\n".join(text or "" for text in self.fix.broken_files.values())
         return missing is not None and bool(re.search(rf"^\s*(import|from)\s+{missing[1]}\b", texts, re.MULTILINE))
+
+    @property
+    def tag(self) -> str:
+        """The kind that the text names at its beginning; empty without one."""
+        match = _TAG.match(self.text)
+        return _TAGS.get((match[1] or match[2]).lower(), "") if match else ""
 
     def tells(self, words: re.Pattern[str]) -> bool:
         """Return whether the text has one of ``words``."""
@@ -92,18 +123,22 @@ RULES: tuple[tuple[ChangeKind, str, Callable[[Change], bool]], ...] = (
     ("test_only", "only comments and docstrings of the sources change", lambda change: not change.has_code),
     (
         "feature",
-        "the text begins like a feature, or tells one and no fix; or nothing tells a fix and tests use a new name",
+        "the text tells one and no fix, or begins like one; or no fix, and tests use a new name or a module is new",
         lambda change: (
-            bool(_FEATURE.match(change.text) and not _FIX.search(change.text.partition(".")[0]))
+            change.tag == "feature"
+            or bool(_FEATURE.match(change.text) and not _FIX.search(change.text.partition(".")[0]))
             or (change.tells(_FEATURE) and not change.tells(_FIX) and not change.tells(_REFACTORING))
-            or (bool(change.new_names) and not change.tells(_FIX))
+            or ((bool(change.new_names) or change.is_redesign) and not change.tells(_FIX))
         ),
     ),
     (
         "refactoring",
         "only annotations or the version change, the broken code lacks a name that it uses, or the text says so",
         lambda change: (
-            not change.has_behaviour or change.is_half or (change.tells(_REFACTORING) and not change.tells(_FIX))
+            not change.has_behaviour
+            or change.is_half
+            or change.tag == "refactoring"
+            or (change.tells(_REFACTORING) and not change.tells(_FIX))
         ),
     ),
     ("fix", "everything else", lambda change: True),

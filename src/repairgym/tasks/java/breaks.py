@@ -11,7 +11,7 @@ from pathlib import Path
 from repairgym.records import ErrorClass
 from repairgym.tasks.java.gradle_breaks import GRADLE_BREAKS
 from repairgym.tasks.java.project import GRADLE, GRADLE_ROOT, POM
-from repairgym.tasks.mutation.settings_operators import SettingsEdit
+from repairgym.tasks.mutation.settings_operators import SettingsEdit, distinct, edit_at
 
 _BLOCK = re.compile(r" *<(dependency|plugin)>\n(?:.*\n)*? *</\1>\n")
 _ELEMENT = r"<{0}>([^<]+)</{0}>"
@@ -52,12 +52,8 @@ def find_java_breaks(tree: Path, path: str) -> list[SettingsEdit]:
         text = (tree / path).read_bytes().decode("utf-8")
     except UnicodeDecodeError:
         return []
-    edits: dict[str, SettingsEdit] = {}
     finders = {POM: _pom_edits, GRADLE: _gradle_edits, GRADLE_ROOT: _gradle_edits}
-    for edit in finders[path](path, text) if path in finders else _source_edits(tree, path, text):
-        if edit.text != text and all(edit.recipe != other.recipe for other in edits.values()):
-            edits.setdefault(edit.text, edit)
-    return list(edits.values())
+    return distinct(finders[path](path, text) if path in finders else _source_edits(tree, path, text), text)
 
 
 # --- settings ------------------------------------------------------------------------------------------------------
@@ -68,46 +64,46 @@ def _pom_edits(path: str, text: str) -> Iterator[SettingsEdit]:
         for match in re.finditer(_ELEMENT.format(re.escape(element)), text):
             value = re.sub(pattern, new, match[1])
             if value != match[1]:
-                yield _edit(operator, error_class, path, text, match.span(1), value)
+                yield edit_at(operator, error_class, path, text, match.span(1), value)
     for match in _BLOCK.finditer(text):
         if match[1] == "dependency":
-            yield _edit("missing_dependency", "dependency", path, text, match.span(), "")
+            yield edit_at("missing_dependency", "dependency", path, text, match.span(), "")
         for part in re.finditer(r" *<version>.*\n", match[0]):
             if match[1] == "dependency":
                 span = match.start() + part.start(), match.start() + part.end()
-                yield _edit("missing_version", "configuration", path, text, span, "")
+                yield edit_at("missing_version", "configuration", path, text, span, "")
     for closing in re.finditer(r" *</(?:dependencies|plugins|properties)>\n", text):
-        yield _edit("unclosed_element", "configuration", path, text, closing.span(), "")
+        yield edit_at("unclosed_element", "configuration", path, text, closing.span(), "")
 
 
 def _gradle_edits(path: str, text: str) -> Iterator[SettingsEdit]:
     for operator, error_class, pattern, new in GRADLE_BREAKS:
         for match in re.finditer(pattern, text, re.MULTILINE):
-            yield _edit(operator, error_class, path, text, match.span(), match.expand(new))
+            yield edit_at(operator, error_class, path, text, match.span(), match.expand(new))
 
 
 # --- sources -------------------------------------------------------------------------------------------------------
 
 
 def _source_edits(tree: Path, path: str, text: str) -> Iterator[SettingsEdit]:
-    code = _without_comments(text)
+    code = without_comments(text)
     for match in _IMPORT.finditer(code):
         if len(re.findall(rf"\b{match[1]}\b", code)) > 1:
-            yield _edit("missing_import", "build_tool", path, text, match.span(), "")
+            yield edit_at("missing_import", "build_tool", path, text, match.span(), "")
     for match in _METHOD.finditer(code):
         name, before = match[1], code[: match.start()].rstrip()
         is_once = len(re.findall(rf"\b{name}\b", code)) == 1
         if is_once and not _OVERRIDE.search(before) and _is_called(tree, path, name):
-            yield _edit("renamed_method", "build_tool", path, text, match.span(1), f"{name}Impl")
+            yield edit_at("renamed_method", "build_tool", path, text, match.span(1), f"{name}Impl")
     for match in _THROWS.finditer(code):
-        yield _edit("missing_throws", "build_tool", path, text, match.span(1), "")
+        yield edit_at("missing_throws", "build_tool", path, text, match.span(1), "")
     for match in _RETURN.finditer(code):
-        yield _edit("missing_return", "build_tool", path, text, match.span(), "")
+        yield edit_at("missing_return", "build_tool", path, text, match.span(), "")
     for match in _LOCAL.finditer(code):
-        yield _edit("wrong_type", "build_tool", path, text, match.span(1), _OTHER_TYPE[match[1]])
+        yield edit_at("wrong_type", "build_tool", path, text, match.span(1), _OTHER_TYPE[match[1]])
 
 
-def _without_comments(text: str) -> str:
+def without_comments(text: str) -> str:
     """Return ``text`` with blanks in the place of comments: places stay."""
     return re.sub(r"/\*.*?\*/|//[^\n]*", lambda match: re.sub(r"[^\n]", " ", match[0]), text, flags=re.DOTALL)
 
@@ -117,13 +113,3 @@ def _is_called(tree: Path, path: str, name: str) -> bool:
     root = tree / "src/main/java"
     others = (file for file in sorted(root.rglob("*.java")) if file != tree / path)
     return any(f".{name}(" in file.read_text("utf-8", errors="replace") for file in others)
-
-
-def _edit(
-    operator: str, error_class: ErrorClass, path: str, text: str, span: tuple[int, int], new: str
-) -> SettingsEdit:
-    """Return ``text`` with ``new`` in the place of ``span``; the recipe names line, operator and what is new."""
-    line = text.count("\n", 0, span[0]) + 1
-    column = span[0] - text.rfind("\n", 0, span[0])
-    recipe = f"{line}:{column}: {operator} {new}".rstrip()
-    return SettingsEdit(operator, error_class, path, recipe, text[: span[0]] + new + text[span[1] :])

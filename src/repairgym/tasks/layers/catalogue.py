@@ -178,10 +178,8 @@ class NpmPackage(NodeProject, Package):
         weak = [version for version, pin in self.sdists.items() if not pin.startswith("sha512-")]
         if not _NPM_NAME.fullmatch(self.name):
             raise ValueError(f"got the name {self.name!r}; expected one like qs or @fastify/cookie")
-        if weak or self.aged or self.requirements or self.plugins:
-            raise ValueError(
-                f"{self.name}: an [[npm]] entry has no requirements, plugins or aged, and pins like sha512-..."
-            )
+        if weak or self.requirements or self.plugins:
+            raise ValueError(f"{self.name}: an [[npm]] entry has no requirements or plugins, and pins like sha512-...")
         return self
 
 

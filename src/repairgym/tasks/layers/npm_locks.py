@@ -41,15 +41,21 @@ def read_npm_lock(name: str, folder: str = "") -> str:
     return path.read_text(encoding="utf-8")
 
 
-def resolve_npm_lock(requirements: Mapping[str, str], node_version: str = "") -> str:
-    """Resolve ``requirements`` (name -> range) to a lock; ``node_version`` pins a node, too (empty: the machine's)."""
+def resolve_npm_lock(requirements: Mapping[str, str], node_version: str = "", kept_lock: str = "") -> str:
+    """Resolve ``requirements`` (name -> range) to a lock; ``node_version`` pins a node, too (empty: the machine's).
+
+    What ``kept_lock`` has and the requirements allow stays as it is.
+    """
     manifest: dict[str, Any] = {"name": "environment", "version": "0.0.0", "dependencies": dict(requirements)}
     if node_version:
         manifest["optionalDependencies"] = dict.fromkeys(NODE_PACKAGES, node_version)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "package.json").write_text(json.dumps(manifest), encoding="utf-8")
-        npm(["install", "--package-lock-only", "--omit-lockfile-registry-resolved", *_QUIET], folder)
+        if kept_lock:
+            (folder / "package-lock.json").write_text(kept_lock, encoding="utf-8")
+        cached = ("--prefer-offline",) if kept_lock else ()  # what npm knows of a package is recent enough by then
+        npm(["install", "--package-lock-only", "--omit-lockfile-registry-resolved", *cached, *_QUIET], folder)
         lock = json.loads((folder / "package-lock.json").read_text(encoding="utf-8"))
     return _without_addresses(without_unavailable(lock))
 
@@ -99,6 +105,11 @@ def locked_names(lock: str) -> frozenset[str]:
     """Return the names of all packages of a lock."""
     paths = (path for path in json.loads(lock)["packages"] if path)
     return frozenset(path.rpartition("node_modules/")[2] for path in paths)
+
+
+def locked_version(lock: str, name: str) -> str:
+    """Return the version of ``name`` that code of the tree gets; empty without one."""
+    return str(json.loads(lock)["packages"].get(f"node_modules/{name}", {}).get("version", ""))
 
 
 def names_that_need(lock: str, name: str) -> frozenset[str]:

@@ -34,12 +34,19 @@ from repairgym.tasks.build.wheel_check import (
     is_wheel_check,
 )
 from repairgym.tasks.java.project import JAVA_TEST, is_java_check, with_java_check
+from repairgym.tasks.javascript.package_check import (
+    NPM_TEST,
+    is_npm_check,
+    with_npm_check,
+    with_reader_of_ranges,
+    without_reader_of_ranges,
+)
 from repairgym.tasks.layers.atomic_write import written_whole
 from repairgym.tasks.layers.catalogue import JavaPackage, NpmPackage, Package, file_stem, name_of_stem, shipped_path
 from repairgym.tasks.layers.npm_locks import is_npm_lock
 
 DIGEST_CHARS = 32
-_SHIPPED_CHECKS = {BUILD_TEST, DEPENDENCY_TEST, RELEASE_TEST, JAVA_TEST}
+_SHIPPED_CHECKS = {BUILD_TEST, DEPENDENCY_TEST, RELEASE_TEST, JAVA_TEST, NPM_TEST}
 """Pinned files that come with this package."""
 
 
@@ -113,6 +120,11 @@ class PackageEntries:
     entries: dict[str, TaskEntry] = field(default_factory=dict)
 
 
+def is_build_check(test_ids: tuple[str, ...]) -> bool:
+    """Return True when tests of a build are among ``test_ids``: of a wheel, of Java or of npm."""
+    return is_wheel_check(test_ids) or is_java_check(test_ids) or is_npm_check(test_ids)
+
+
 def content_digest(task: Task) -> str:
     """Digest of everything that an entry must bring back."""
     content = task.model_dump(mode="json", exclude={"certificate", "environment"})
@@ -163,7 +175,7 @@ class TaskManifest:
             raise InputError(f"got {path} for {len(tasks)} tasks; expected a new file that ends with .toml, and tasks")
         limits: dict[str, float] = {}
         for task in tasks:
-            is_build = is_wheel_check(task.fail_to_pass) or is_java_check(task.fail_to_pass)
+            is_build = is_build_check(task.fail_to_pass)
             bounds = {"test_timeout_s": task.test_timeout_s, "timeout_s": task.timeout_s}
             for name, bound in {"max_build_s": task.timeout_s}.items() if is_build else bounds.items():
                 limits[name] = max(limits.get(name, 0.0), bound)
@@ -207,7 +219,8 @@ class TaskManifest:
         path = self.locks / entry.lock
         if not path.is_file():
             raise InputError(f"{entry.id}: no lock {entry.lock} in {self.locks}; restore it from its repository")
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
+        return with_reader_of_ranges(text) if NPM_TEST in entry.files else text
 
     def add(self, tasks: Iterable[Task], packages: dict[str, Package], is_replacing: bool = False) -> Counter[str]:
         """Add entries for ``tasks`` of ``packages``; count the tasks by outcome.
@@ -241,9 +254,9 @@ class TaskManifest:
 
     def _check_head(self, content: PackageEntries, task: Task, package: Package) -> None:
         """Check that ``task`` is one of the package as the manifest has it; a catalogue entry may change."""
-        known, is_build = content.package, is_wheel_check(task.fail_to_pass) or is_java_check(task.fail_to_pass)
-        own = {"split": known.split, "source_paths": known.source_paths, "runner": known.test_runner}
-        own |= {} if is_build else {"plugins": known.plugins}
+        known, is_build = content.package, is_build_check(task.fail_to_pass)
+        own: dict[str, object] = {"split": known.split, "source_paths": known.source_paths}
+        own |= {} if is_build else {"plugins": known.plugins, "runner": known.test_runner}
         other = [name for name, value in own.items() if getattr(task, name) != value]
         # Hunks are numbered over all sources, and a task does not tell which these were; a mutation names its file.
         if task.source != "mutations" and task.id not in content.entries:
@@ -274,12 +287,16 @@ class TaskManifest:
         bounds = self.settings
         if is_java_check(task.fail_to_pass):
             return with_java_check(task, bounds.max_build_s)
+        if is_npm_check(task.fail_to_pass):
+            return with_npm_check(task, bounds.max_build_s)
         if is_wheel_check(task.fail_to_pass):
             return task.model_copy(update={"test_timeout_s": bounds.max_build_s, "timeout_s": bounds.max_build_s})
         return task.model_copy(update={"test_timeout_s": bounds.test_timeout_s, "timeout_s": bounds.timeout_s})
 
     def _save_lock(self, task: Task) -> str:
         text = task.environment.lock
+        # What each check of a package of npm needs is no part of its lock here: so it is the package's own.
+        text = without_reader_of_ranges(text) if is_npm_check(task.fail_to_pass) else text
         suffix = "json" if is_npm_lock(text) else "txt"
         same = [path for path in self.locks.glob(f"*.{suffix}") if path.read_text(encoding="utf-8") == text]
         path = same[0] if same else self.locks / f"{text_key(text)}.{suffix}"

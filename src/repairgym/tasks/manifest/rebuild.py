@@ -26,7 +26,9 @@ from repairgym.tasks.build.test_files import file_of, function_id, held_in
 from repairgym.tasks.build.wheel_check import is_wheel_check
 from repairgym.tasks.issues.run_text import without_run_text
 from repairgym.tasks.java.breaks import find_java_breaks
-from repairgym.tasks.java.project import is_java_check
+from repairgym.tasks.javascript.breaks import find_npm_breaks, read_range_recipe, with_range
+from repairgym.tasks.javascript.package_check import SETTINGS, checked, is_npm_check
+from repairgym.tasks.layers.catalogue import NpmPackage, Package
 from repairgym.tasks.layers.environments import describe_environment
 from repairgym.tasks.layers.store import LayerStore, tree_digest, tree_with_files
 from repairgym.tasks.manifest.manifest import (
@@ -34,6 +36,7 @@ from repairgym.tasks.manifest.manifest import (
     TaskEntry,
     TaskManifest,
     content_digest,
+    is_build_check,
     parse_ranges,
     pinned_files,
     recorded_certificate,
@@ -237,13 +240,13 @@ class Rebuilder:
             tuple(tests[number] for number in parse_ranges(text))
             for text in (entry.fail, entry.keep, entry.visible, entry.shown)
         )
-        is_build = is_wheel_check(failing) or is_java_check(failing)
+        is_build = is_build_check(failing)
         generated = frozenset() if is_build else frozenset(pinned)
         first = tuple(i for i in failing if i not in shown and file_of(i) not in generated and _can_hide(i, tree))
         edit = self._edit(entry, tree)
         seen = {function_id(test_id) for test_id in visible}
         bug = Bug(
-            project=package.model_copy(update={"plugins": ()}) if is_build else package,
+            project=_project(package, failing),
             source=entry.source,
             provenance=sdist_provenance(
                 package, entry.version, entry.base_version, entry.recipe, self.layers.tree(sdist)
@@ -270,6 +273,8 @@ class Rebuilder:
             return self._mutation(entry, tree)
         if entry.source == "releases" or _HUNKS.match(entry.recipe):
             return self._release(entry, tree)
+        if entry.labels.get("operator") == "newer_dependency" and entry.labels.get("language") == "javascript":
+            return _ranges(entry, tree)
         return (_bounds if entry.labels.get("operator") == "newer_dependency" else _settings)(entry, tree)
 
     def _mutation(self, entry: TaskEntry, tree: Path) -> _Edit:
@@ -312,6 +317,13 @@ class Rebuilder:
         if not wanted or len(fix.hunks) != len(wanted):
             raise _unknown(entry)
         return _Edit(fix.broken_files, fix.gold_files, fix.location())
+
+
+def _project(package: Package, failing: tuple[str, ...]) -> Package:
+    """Return ``package`` with what runs the tests ``failing``; the check of a build needs no plugins."""
+    if isinstance(package, NpmPackage) and is_npm_check(failing):
+        return checked(package)
+    return package.model_copy(update={"plugins": ()}) if is_build_check(failing) else package
 
 
 def _changelog_text(entry: TaskEntry, tree: Path) -> str:
@@ -361,8 +373,8 @@ def _split(recipe: str, edits: Mapping[str, Mutation]) -> tuple[Mutation, ...]:
 def _settings(entry: TaskEntry, tree: Path) -> _Edit:
     path, recipe = entry.recipe.split(" ", 1)
     text = read_text(tree / path)
-    is_java = entry.labels.get("language") == "java"
-    for edit in find_java_breaks(tree, path) if is_java else find_breaks(path, text):
+    finders = {"java": lambda: find_java_breaks(tree, path), "javascript": lambda: find_npm_breaks(path, text)}
+    for edit in finders.get(entry.labels.get("language", ""), lambda: find_breaks(path, text))():
         if edit.recipe == recipe:
             return _Edit({path: edit.text}, {path: text})
     raise _unknown(entry)
@@ -373,3 +385,9 @@ def _bounds(entry: TaskEntry, tree: Path) -> _Edit:
     if not gold:
         raise _unknown(entry)
     return _Edit({path: read_text(tree / path) if (tree / path).is_file() else None for path in gold}, gold)
+
+
+def _ranges(entry: TaskEntry, tree: Path) -> _Edit:
+    text = read_text(tree / SETTINGS)
+    name, broken, gold = read_range_recipe(entry.recipe)
+    return _Edit({SETTINGS: with_range(text, name, broken)}, {SETTINGS: with_range(text, name, gold)})

@@ -6,8 +6,10 @@ build decides whether an edit breaks anything.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+
+from repairgym.records import ErrorClass
 
 SETTINGS_FILES = ("pyproject.toml", "setup.cfg", "setup.py", "MANIFEST.in")
 _HEADER = re.compile(r"^\s*\[+\s*([^\]]+?)\s*\]+\s*(?:#.*)?$")
@@ -26,6 +28,25 @@ class SettingsEdit:
     path: str
     recipe: str
     text: str
+
+
+def edit_at(
+    operator: str, error_class: ErrorClass, path: str, text: str, span: tuple[int, int], new: str
+) -> SettingsEdit:
+    """Return ``text`` with ``new`` in the place of ``span``; the recipe names line, operator and what is new."""
+    line = text.count("\n", 0, span[0]) + 1
+    column = span[0] - text.rfind("\n", 0, span[0])
+    recipe = f"{line}:{column}: {operator} {new}".rstrip()
+    return SettingsEdit(operator, error_class, path, recipe, text[: span[0]] + new + text[span[1] :])
+
+
+def distinct(edits: Iterable[SettingsEdit], text: str) -> list[SettingsEdit]:
+    """Return the edits that change ``text``, each text and each recipe once."""
+    kept: dict[str, SettingsEdit] = {}
+    for edit in edits:
+        if edit.text != text and all(edit.recipe != other.recipe for other in kept.values()):
+            kept.setdefault(edit.text, edit)
+    return list(kept.values())
 
 
 @dataclass(frozen=True)

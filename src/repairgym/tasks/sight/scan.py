@@ -1,10 +1,10 @@
 """Certification scan: no sandbox of a task shows its answer.
 
 Reads tasks and their layers. Makes a `Sighting` for each readable file that shows at least half of the distinctive
-lines of a task's gold files, a function of them in compiled form, or a hidden test. Distinctive is an added line
-together with lines around it, or alone when it is long; it is absent from the broken files, and other modules of the
-tree do not use it too. Guarantees: the files are those that the agent's own sandbox shows; the system is searched once,
-each environment and each tree once.
+lines of a task's gold files, a function of them in compiled form, a built copy of them, or a hidden test. Distinctive
+is an added line together with lines around it, or alone when it is long; it is absent from the broken files, and other
+modules of the tree do not use it too. Guarantees: the files are those that the agent's own sandbox shows; the system is
+searched once, each environment and each tree once.
 """
 
 import ast
@@ -24,6 +24,7 @@ from repairgym.sandbox.base import SandboxBackend, SandboxLimits
 from repairgym.tasks.build.test_files import file_of, function_id, walk_functions
 from repairgym.tasks.build.validation import TaskLayers, pinned_tree, task_layers
 from repairgym.tasks.build.wheel_check import is_wheel_check
+from repairgym.tasks.javascript.built_copies import built_copies
 from repairgym.tasks.layers.bytecode import stale_bytecode
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.sight import search
@@ -200,9 +201,17 @@ async def _scan_tree(
     seen = await _search(backend, layers, own, "testbed")
     for task in tasks:
         clues[task.id], seen[task.id] = _in_tree(task, own[task.id], seen[task.id], layers.tree)
+    copies = [sighting for task in tasks if task.runner.is_node for sighting in _copies(task, layers.tree)]
     builds = [task for task in tasks if is_wheel_check(task.fail_to_pass)]
     of_builds = [sighting for task in builds for sighting in build_sightings(task, layers.tree, layers.environment)]
-    return [*_judge_all({task.id: clues[task.id] for task in tasks}, seen), *of_builds]
+    return [*_judge_all({task.id: clues[task.id] for task in tasks}, seen), *copies, *of_builds]
+
+
+def _copies(task: Task, tree: Path) -> Iterator[Sighting]:
+    """Yield the built copies that the agent of a JavaScript task sees: minified, they share no line with the repair."""
+    for path in built_copies(tree, task.gold_files.keys()):
+        if task.base_files.get(path, "") is not None:
+            yield Sighting(task_id=task.id, kind="built copy", path=path, line=1, text=path, share=1.0)
 
 
 def _judge_all(clues: Mapping[str, Sequence[_Clue]], seen: Mapping[str, Sequence[_Place]]) -> list[Sighting]:

@@ -8,8 +8,8 @@ class Sighting(Record):
 
     task_id: str
     kind: str
-    """``gold``, ``gold code`` (compiled) or ``hidden test``; of broken builds ``gold setting``, ``release metadata``,
-    ``built distribution`` or ``expectations``, too."""
+    """``gold``, ``gold code`` (compiled), ``built copy`` (JavaScript) or ``hidden test``; of broken builds
+    ``gold setting``, ``release metadata``, ``built distribution`` or ``expectations``, too."""
     path: str
     """As the agent sees it; members of archives follow a ``!``."""
     line: int

@@ -20,7 +20,7 @@ from repairgym.tasks.build.assembly import Bug, choose_visible, read_text, reada
 from repairgym.tasks.build.release_facts import is_told, plain_metadata
 from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
 from repairgym.tasks.build.wheel_check import BUILD_TEST, EXPECTED_FILE, RELEASE_TEST, SEALED_FILE, check_text
-from repairgym.tasks.layers.catalogue import JavaPackage, Package
+from repairgym.tasks.layers.catalogue import JavaPackage, NpmPackage, Package
 from repairgym.tasks.layers.environments import without_package
 from repairgym.tasks.layers.store import tree_with_files
 from repairgym.tasks.mutation.mutants import shuffled_turns
@@ -32,6 +32,8 @@ from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult
 from repairgym.tasks.sources.build_checks import build_request, build_task, first_build, try_edits
 from repairgym.tasks.sources.dependencies import aged_task
 from repairgym.tasks.sources.java_builds import make_java_builds
+from repairgym.tasks.sources.npm_builds import make_npm_builds
+from repairgym.tasks.sources.npm_dependencies import aged_npm_task
 
 BUILD_REQUIREMENTS = ("flit-core<4", "hatch-vcs", "hatchling", "poetry-core", "setuptools", "setuptools-scm", "wheel")
 """Build back ends of the environment in which wheels are built."""
@@ -41,13 +43,18 @@ async def make_breakages(package: Package, context: BuildContext) -> SourceResul
     """Make `breakages` tasks (see `TaskSource`)."""
     if isinstance(package, JavaPackage):
         return await make_java_builds(package, context)
+    if isinstance(package, NpmPackage) and context.part == 0:
+        return await make_npm_builds(package, context)
     result = SourceResult()
     if context.part == 0:
         await _break_settings(package, context, result)
         return result
     for version in package.aged:
         result.funnel["aged_releases"] += 1
-        result.add(await aged_task(package, version, context, result.funnel))
+        if isinstance(package, NpmPackage):
+            result.add(await aged_npm_task(package, version, context, result.funnel))
+        else:
+            result.add(await aged_task(package, version, context, result.funnel))
     if not package.aged:
         result.funnel["adapted_releases"] += 1
         result.add(await Adaptation(package, package.removals, context).task())
@@ -84,7 +91,7 @@ class BreakageRun:
         environment, spec = context.pinned_tree(lock, tree_with_files(store, sdist, files))
         folder = without_package(store, spec.environment, package.name, package.source_paths)
         spec = spec.model_copy(update={"environment": folder})
-        printed = await first_build(package, context, spec, RELEASE_TEST)
+        printed = await first_build(package, context, spec, ("python", RELEASE_TEST))
         if isinstance(printed, Drop):
             return printed
         told = json.loads(printed.rpartition("\nwheel ")[2])

@@ -21,11 +21,13 @@ from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult
 WHEEL_TEST = f"{DEPENDENCY_TEST}::test_a_wheel_can_be_built"
 
 
-async def first_build(package: Package, context: BuildContext, spec: SandboxSpec, path: str) -> str | Drop:
-    """Return what the check ``path`` prints when it is run as a program; the reason of a drop if the build fails."""
+async def first_build(
+    package: Package, context: BuildContext, spec: SandboxSpec, command: tuple[str, ...]
+) -> str | Drop:
+    """Return what the ``command`` that runs the check as a program prints; the reason of a drop if it fails."""
     sandbox = await context.backend.create(spec)
     try:
-        done = await sandbox.exec(("python", path), timeout_s=context.config.breakages.max_build_s)
+        done = await sandbox.exec(command, timeout_s=context.config.breakages.max_build_s)
     finally:
         await sandbox.close()
     if done.exit_status != 0:

@@ -17,6 +17,7 @@ _VERSION_HEADING = re.compile(r"^(#+\s*)?(release|version|=+|-+)?\s*\[?v?\d+\.\d
 _OTHER_PLACES = ("README*", "docs/*.rst", "docs/*.md", "docs/*.txt", "docs/source/*.rst", "PKG-INFO")
 """Places of a list of changes in projects without a changelog."""
 _MAX_FILE_BYTES = 1_000_000
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _UNDERLINE = re.compile(r"^([=\-~^*#\"'`+])\1{2,}\s*$")
 _BULLET = re.compile(r"^(\s*)(?:[-*+•]|\d+[.)])\s+(.*)$")
 _ISSUE_NUMBER = re.compile(r"(?:issue|gh|bug|pr|#)[\s_#:-]*(\d{2,6})", re.IGNORECASE)
@@ -68,7 +69,7 @@ class Clues:
         if 2 * len(named & self.identifiers) < len(named):
             return 0, 0
         numbers = set(_ISSUE_NUMBER.findall(entry)) & self.issue_numbers
-        names = {name for name in self.names if re.search(rf"\b{re.escape(name)}\b(?!\.\w)", entry)}
+        names = {name for name in self.names if re.search(rf"(?<!JSON\.)\b{re.escape(name)}\b(?!\.\w)", entry)}
         stems = _stems(entry)
         fit = ISSUE_SCORE * len(numbers) + NAME_SCORE * len(names) + WORD_SCORE * len(stems & self.words)
         return fit, len(stems & self.code_words)
@@ -124,7 +125,8 @@ def clean_entry(entry: str) -> str:
     text = re.sub(r"(?<!\w)\*\*(\w[^*]*?)\*\*(?!\w)", r"\1", text)
     text = re.sub(r"\[(`[^`]+`)\]\[[^\]]*\]", r"\1", text)
     text = re.sub(r":[\w:]+:`~?([^`<]+?)(?:\s*<[^>]*>)?`", r"`\1`", text)
-    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    text = re.sub(r"\s*\[`[0-9a-f]{7,40}`\]\([^)]*\)", "", text)
+    text = _LINK.sub(r"\1", text)
     text = re.sub(r"`([^`<]+?)\s*<[^>]*>`_+", r"\1", text)
     text = re.sub(r"``([^`]+)``", r"`\1`", text)
     text = re.sub(r"<?https?://[^\s)>\]]+>?", "", text)
@@ -150,7 +152,7 @@ def _section(lines: list[str], version: str) -> list[str]:
 
 
 def _is_version_heading(lines: list[str], number: int) -> bool:
-    line = lines[number].strip()
+    line = _LINK.sub(r"\1", lines[number].strip()).replace("**", "")
     if not line or len(line) > 80 or lines[number][:1].isspace() or not _VERSION_HEADING.match(line):
         return False
     is_underlined = number + 1 < len(lines) and bool(_UNDERLINE.match(lines[number + 1]))

@@ -52,8 +52,27 @@ async def run(backend: SandboxBackend, folder: Path, code: str, test: str = TEST
 async def test_outcomes_and_messages(backend: SandboxBackend, tmp_path: Path) -> None:
     done = await run(backend, tmp_path, "module.exports = 2;\n")
     assert [done.outcome(name) for name in IDS] == [TestOutcome.FAILED, TestOutcome.PASSED]
-    assert "2 !== 1" in done.results[IDS[0]].message or "strictly equal" in done.results[IDS[0]].message
+    told = done.results[IDS[0]]
+    assert (told.message, told.line) == (
+        "AssertionError: Expected values to be strictly equal: expected 1, got 2", 4,
+    )  # fmt: skip
     assert (done.num_forged_records, done.is_finished, done.exit_status) == (0, True, 1)
+
+
+@needs_node
+@pytest.mark.asyncio
+async def test_a_falsy_value_is_told_by_its_expression(backend: SandboxBackend, tmp_path: Path) -> None:
+    test = TEST.replace("strictEqual(value, 1)", "ok(value > 2)")
+    told = (await run(backend, tmp_path, "module.exports = 2;\n", test)).results[IDS[0]]
+    assert told.message.endswith("evaluated to a falsy value: assert.ok(value > 2)")
+
+
+@needs_node
+@pytest.mark.asyncio
+async def test_an_uncaught_exception_has_its_line(backend: SandboxBackend, tmp_path: Path) -> None:
+    test = TEST.replace("assert.strictEqual(value, 1);", "\n    value.absent();\n")
+    told = (await run(backend, tmp_path, "module.exports = 2;\n", test)).results[IDS[0]]
+    assert (told.message, told.line) == ("TypeError: value.absent is not a function", 5)
 
 
 @needs_node

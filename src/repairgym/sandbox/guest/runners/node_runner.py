@@ -139,6 +139,7 @@ class _File:
         self._ids: Dict[str, int] = {}
         self._told: Set[str] = set()
         self._crash = ""
+        self._crash_line = 0
         self._is_done = False
         self.has_problem = False
 
@@ -228,6 +229,7 @@ class _File:
         elif "reached_for" in record:
             self._link.write({"reached_for": record["reached_for"], "path": record["path"]})
         elif "crash" in record:
+            self._crash_line = self._crash_line if self._crash else self._line(record.get("places", ""))
             self._crash = self._crash or first_line(record["crash"])
         if "done" in record:
             self._is_done = True
@@ -245,11 +247,17 @@ class _File:
         test_id = base if self._ids[base] == 1 else f"{base}#{self._ids[base]}"
         replaced, outcome = record.get("replaced", ""), record["outcome"]
         message = f"replaced while the tests ran: {replaced}" if replaced else first_line(record["message"])
-        self._tell(test_id, outcome, message, record["duration_s"], bool(replaced))
+        line = self._line(record.get("places", ""))
+        self._tell(test_id, outcome, message, record["duration_s"], bool(replaced), line=line)
         if test_id != base and outcome != "passed":  # of tests with one title the worst counts
-            self._tell(base, outcome, message, record["duration_s"], is_again=True)
+            self._tell(base, outcome, message, record["duration_s"], is_again=True, line=line)
         if self._is_wanted(test_id) and record.get("functions"):
             self._link.write({"id": test_id, "functions": record["functions"].split("\n")})
+
+    def _line(self, places: str) -> int:
+        """Return the line of the file of the tests in which a failure came up, from its stack; 0 where it has none."""
+        found = (place.rpartition(":") for place in places.split("\n"))
+        return next((int(line) for path, _, line in found if path == self._path and line.isdigit()), 0)
 
     def _is_wanted(self, test_id: str) -> bool:
         return test_id in self._wanted or self._path in self._wanted
@@ -262,12 +270,13 @@ class _File:
         duration_s: float,
         is_forged: bool = False,
         is_again: bool = False,
+        line: int = 0,
     ) -> None:
         if not self._is_wanted(test_id) or (test_id in self._told and not is_again):
             return
         self._told.add(test_id)
         self.has_problem |= outcome not in ("passed", "skipped")
-        call = {"outcome": outcome, "message": message, "duration_s": duration_s, "is_forged": is_forged}
+        call = {"outcome": outcome, "message": message, "line": line, "duration_s": duration_s, "is_forged": is_forged}
         self._link.write({"id": test_id, "phase": "call", **call})
         self._link.write({"id": test_id, "phase": "teardown", "outcome": "passed", "message": "", "duration_s": 0.0})
 
@@ -281,7 +290,7 @@ class _File:
             ending = f"signal {-status}" if status < 0 else f"exit status {status}"
             message = self._crash or f"the process of its file ended with {ending}"
         for test_id in self._open:
-            self._tell(test_id, "failed", message, 0.0)
+            self._tell(test_id, "failed", message, 0.0, line=self._crash_line)
         # A framework that counts failures ends with a status that says so.
         if is_late or self._crash or not self.has_problem:
             for test_id in sorted(self._wanted - self._told - {self._path}):

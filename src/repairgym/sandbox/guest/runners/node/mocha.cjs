@@ -26,7 +26,7 @@ function makeReporter(reporter, functions) {
         let start = reporter.now();
         const titles = (test) => test.titlePath().join('\u0000');
         const ended = (test, outcome, error) => {
-            reporter.ended(titles(test), outcome, reporter.message(error), Number(reporter.now() - start) / 1e9);
+            reporter.ended(titles(test), outcome, reporter.message(error), Number(reporter.now() - start) / 1e9, error);
         };
         runner.on('test', (test) => { start = reporter.now(); reporter.started(titles(test)); });
         runner.on('pass', (test) => {

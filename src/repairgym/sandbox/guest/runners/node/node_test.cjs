@@ -41,8 +41,9 @@ class Events extends Writable {
         const error = data.details && data.details.error;
         const isSkipped = data.skip !== undefined || data.todo !== undefined;
         const outcome = isSkipped ? 'skipped' : type === 'test:pass' ? 'passed' : 'failed';
-        this.reporter.ended(titles, outcome, this.reporter.message(error && (error.cause || error)),
-            ((data.details && data.details.duration_ms) || 0) / 1000);
+        const cause = error && (error.cause || error);
+        this.reporter.ended(titles, outcome, this.reporter.message(cause),
+            ((data.details && data.details.duration_ms) || 0) / 1000, cause);
     }
 
     _final(callback) {

@@ -17,6 +17,7 @@ if (isMainThread) {
     const { charCodeAt } = String.prototype;
     const getDescriptor = Object.getOwnPropertyDescriptor;
     const now = process.hrtime.bigint;
+    const MAX_VALUE_CHARS = 80;
     const setup = JSON.parse(fs.readFileSync(0, 'utf8'));
     process.execArgv = [];
 
@@ -115,15 +116,19 @@ if (isMainThread) {
 
     // --- what tests may not reach ----------------------------------------------------------------------------------
 
-    const frame = /\(?(?:file:\/\/)?(\/[^()\s]+?):\d+:\d+\)?$/;
-    function caller() {
-        const lines = `${new Error('').stack}`.split('\n');
-        for (let i = 1; i < lines.length; i += 1) {
-            const found = frame.exec(lines[i]);
-            if (found && found[1].startsWith(`${setup.testbed}/`)) { return found[1].slice(setup.testbed.length + 1); }
+    const frame = /(?:^|[\s(])(?:file:\/\/)?((?!node:)[^()\s]+?):(\d+):\d+\)?$/;
+    // The places (`path:line`) of the tree in the stack of an error, innermost first; mocha makes its paths relative.
+    function places(error) {
+        const found = [];
+        for (const line of `${error && error.stack}`.split('\n')) {
+            const [, file, number] = frame.exec(line) || ['', '', ''];
+            const isOwn = file.startsWith(`${setup.testbed}/`);
+            if (isOwn) { found.push(`${file.slice(setup.testbed.length + 1)}:${number}`); }
+            if (file && !file.startsWith('/')) { found.push(`${file}:${number}`); }
         }
-        return '';
+        return found;
     }
+    const caller = () => (places(new Error(''))[0] || '').replace(/:\d+$/, '');
     const wall = (object, name, what) => {
         if (!object || !getDescriptor(object, name)) { return; }
         const closed = function closed() {
@@ -258,23 +263,39 @@ if (isMainThread) {
         wall,
         started(titles) { send(`"started":${quote(titles)}`); },
         // `titles`: those of the test and of the suites around it, joined by U+0000.
-        ended(titles, outcome, message, durationS) {
+        // `error`: whose stack tells the line of the test; none with some frameworks.
+        ended(titles, outcome, message, durationS, error) {
             const changed = replaced();
             const functions = isToldLater ? '' : executed();
             send(`"test":${quote(titles)},"outcome":"${outcome}","message":${quote(message)},"duration_s":${durationS}`
+                + `${error ? `,"places":${quote(reporter.places(error))}` : ''}`
                 + `${changed ? `,"replaced":${quote(changed)}` : ''}${functions ? `,"functions":${quoteLong(functions)}` : ''}`);
         },
         done() {
             const functions = isToldLater ? executed() : '';
             send(`"done":true${functions ? `,"functions":${quoteLong(functions)}` : ''}`);
         },
-        crashed(error) { send(`"crash":${quote(reporter.message(error))}`); },
+        crashed(error) { send(`"crash":${quote(reporter.message(error))},"places":${quote(reporter.places(error))}`); },
+        places(error) { return places(error).slice(0, 8).join('\n'); },
         message(error) {
             if (!error) { return ''; }
             const text = error.message === undefined ? `${error}` : `${error.name || 'Error'}: ${error.message}`;
-            return text.slice(0, 1000);
+            const known = Object(error.matcherResult || error);
+            if (!text.includes('\n') || !('expected' in known && 'actual' in known)) { return text.slice(0, 1000); }
+            // Only the first line of a message is kept, and a generated one has its values below.
+            if (text.includes('evaluated to a falsy value')) { return text.replace(/\s+/g, ' ').slice(0, 1000); }
+            return `${text.slice(0, text.indexOf('\n'))} ${reporter.values(known)}`;
         },
+        values({ expected, actual }) { return `expected ${shown(expected)}, got ${shown(actual)}`; },
     };
+    function shown(value) {
+        try {
+            const options = { depth: 3, breakLength: Infinity, compact: true };
+            return require('node:util').inspect(value, options).slice(0, MAX_VALUE_CHARS);
+        } catch (error) {
+            return typeof value;
+        }
+    }
     function quoteLong(text) {
         const parts = [];
         for (let at = 0; at < text.length; at += 1900) { parts.push(quote(text.slice(at, at + 1900)).slice(1, -1)); }

@@ -19,13 +19,15 @@ module.exports = (reporter) => {
             test.numOwn += 1;
             if (!row.ok && !row.todo && !row.skip) {
                 test.message = test.message || told(row, reporter);
+                test.error = test.error || row.error;
                 test.isBad = true;
             }
         } else if (row.type === 'end') {
             const test = open.get(row.test);
             if (!test.hasChildren || test.numOwn) {
                 const outcome = test.isBad ? 'failed' : test.isSkipped ? 'skipped' : 'passed';
-                reporter.ended(test.titles, outcome, test.message, Number(reporter.now() - test.start) / 1e9);
+                reporter.ended(test.titles, outcome, test.message, Number(reporter.now() - test.start) / 1e9,
+                    test.error);
             }
         }
     });
@@ -36,13 +38,5 @@ function told(row, reporter) {
     const name = row.name ? `${row.name}: ` : '';
     if (row.error && row.operator === 'error') { return name + reporter.message(row.error); }
     if (row.expected === undefined && row.actual === undefined) { return `${name}${row.operator}`; }
-    return `${name}${row.operator}: expected ${shown(row.expected)}, got ${shown(row.actual)}`;
-}
-
-function shown(value) {
-    try {
-        return require('node:util').inspect(value, { depth: 3, breakLength: Infinity, compact: true }).slice(0, 120);
-    } catch (error) {
-        return typeof value;
-    }
+    return `${name}${row.operator}: ${reporter.values(row)}`;
 }
