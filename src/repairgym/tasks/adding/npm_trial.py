@@ -37,8 +37,8 @@ _NUM_TOLD = 3
 """Files whose first error stands in a message."""
 
 
+class Tried(NamedTuple):
     """Outcome of three runs of a suite."""
-    """What three runs of a suite told."""
 
     kept: tuple[str, ...]
     """Files that pass most of their tests in every run, and few of whose tests change their outcome."""
