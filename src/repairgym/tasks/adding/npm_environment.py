@@ -132,8 +132,8 @@ def node_mismatch(wanted: str, node_version: str) -> str:
         node_version: The node of the environment; empty: the machine's.
     """
     version = node_version or _version_of_machine()
-    lowest = [found for part in wanted.split("||") if (found := _LOWEST.search(part.strip()))]
-    bounds = [tuple(int(number or 0) for number in found.groups()) for found in lowest]
+    lowest = [match for part in wanted.split("||") if (match := _LOWEST.search(part.strip()))]
+    bounds = [tuple(int(number or 0) for number in match.groups()) for match in lowest]
     if not version or not bounds or _numbers(version) >= min(bounds):
         return ""
     fits = ".".join(map(str, min(bounds)))

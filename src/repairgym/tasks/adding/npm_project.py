@@ -170,7 +170,7 @@ def _source_patterns(paths: Iterable[str]) -> tuple[str, ...]:
 def patterns_of_tests(paths: Iterable[str]) -> tuple[str, ...]:
     """Return patterns of the files of the folders of ``paths``, so that other releases' tests are found as well.
 
-    Beside sources the pattern has the part of the name that makes a file a test.
+    Next to sources the pattern has the part of the name that makes a file a test.
     """
     return tuple(dict.fromkeys(sorted(_pattern(PurePosixPath(path)) for path in paths)))
 

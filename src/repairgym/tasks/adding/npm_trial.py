@@ -38,7 +38,7 @@ _NUM_TOLD = 3
 
 
 class Tried(NamedTuple):
-    """What three runs of a suite told."""
+    """Outcome of three runs of a suite."""
 
     kept: tuple[str, ...]
     """Files that pass most of their tests in every run, and few of whose tests change their outcome."""
@@ -47,7 +47,7 @@ class Tried(NamedTuple):
     """Of the first run, as `num_failed`."""
     num_failed: int
     problems: tuple[str, ...] = ()
-    """What was left out and why, a sentence each."""
+    """Reasons of what was left out, a sentence each."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class NodeTrial:
             project: The new entry of the catalogue.
             tried: The runs of its suite.
             lock: The environment in which they were made.
-            comments: Field -> comment of the entry, beside those of the fields that every project has.
+            comments: Field -> comment of the entry, next to those of the fields that every project has.
             problems: Things that could not be done, a sentence each.
         """
         common = {

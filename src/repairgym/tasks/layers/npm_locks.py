@@ -61,7 +61,7 @@ def resolve_npm_lock(requirements: Mapping[str, str], node_version: str = "", ke
 
 
 def without_unavailable(lock: dict[str, Any]) -> dict[str, Any]:
-    """Take out optional packages that the registry did not have: ``npm ci`` refuses a lock that lacks them."""
+    """Take out optional packages that the registry did not have: ``npm ci`` rejects a lock that lacks them."""
     held = locked_names(json.dumps(lock))
     for path, entry in lock["packages"].items():
         if path and "optionalDependencies" in entry:
