@@ -22,7 +22,7 @@ MAX_LOOSE_FILES = 20
 LIKE_PARTS = ("cli", "agent/tools", "grading/exploits", "tasks/formats")
 """Packages whose files are parts of one kind behind a registry: commands, tools, detectors, formats."""
 LIMITS = {
-    "lines": 123_800,  # grows only with an issue that adds features, by what its note says
+    "lines": 126_800,  # grows only with an issue that adds features, by what its note says
     "longest_function": 50,
     "longest_file": 500,
     "question_docstrings_percent": 2.0,

@@ -127,7 +127,8 @@ def names_that_need(lock: str, name: str) -> frozenset[str]:
 def chain_to(lock: str, name: str) -> tuple[str, ...]:
     """Return a shortest chain of packages of a lock, from one that was asked for to ``name``; empty without one."""
     needs = _needs(lock)
-    todo, seen = [(needed,) for needed in sorted(needs.get("", ()))], set[str]()
+    todo: list[tuple[str, ...]] = [(needed,) for needed in sorted(needs.get("", ()))]
+    seen: set[str] = set()
     for chain in todo:  # which grows
         if chain[-1] == name:
             return chain
