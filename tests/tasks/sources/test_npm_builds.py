@@ -37,6 +37,7 @@ FILES = {
   }
 }
 """,
+    "dist/tiny.min.js": "var kind;\n",
     "lib/tiny.js": "'use strict';\nconst reusify = require('reusify');\nexports.kind = typeof reusify;\n",
     "test/tiny.test.js": "'use strict';\nconst test = require('node:test');\nconst assert = require('node:assert');\n"
     "test('kind', () => { assert.strictEqual(require('../').kind, 'function'); });\n",
@@ -100,6 +101,7 @@ async def test_an_edit_becomes_a_certified_task(run: NpmRun, operator: str, fail
     assert task.certificate.is_valid
     assert f"{TEST}::{failing}" in task.fail_to_pass
     assert set(task.gold_files) == {"package.json"}
+    assert "dist/tiny.min.js" not in task.base_files
     assert not is_protected(task, "package.json")
     assert all(is_protected(task, f"repairgym_npm/{name}") for name in ("expected.json", "new.js", "package.json"))
 

@@ -21,6 +21,7 @@ from repairgym.records import Certificate, Environment, Location, Provenance, So
 from repairgym.tasks.build.test_files import conftest_paths, cut_from, file_of, function_id, functions_of
 from repairgym.tasks.issues.run_text import without_run_text
 from repairgym.tasks.javascript.built_copies import built_copies
+from repairgym.tasks.javascript.syntax import is_javascript
 from repairgym.tasks.layers.catalogue import Package, Project, matching_files
 from repairgym.tasks.layers.metadata import license_of
 
@@ -148,8 +149,11 @@ def assemble(bug: Bug, issue: str, config: TasksConfig, num_passing_kept: int) -
 
 
 def _without_copies(bug: Bug) -> dict[str, None]:
-    """Return the built copies of JavaScript sources, which hold the repair, as files that are gone."""
-    if not bug.project.test_runner.is_node:
+    """Return the built copies of JavaScript sources, which hold the repair, as files that are gone.
+
+    Where settings alone are repaired, the copies show nothing, and users of the package get them.
+    """
+    if not bug.project.test_runner.is_node or not any(map(is_javascript, bug.gold)):
         return {}
     return dict.fromkeys(built_copies(bug.tree, matching_files(bug.tree, bug.project.sources)))
 

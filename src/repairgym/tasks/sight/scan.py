@@ -25,6 +25,7 @@ from repairgym.tasks.build.test_files import file_of, function_id, walk_function
 from repairgym.tasks.build.validation import TaskLayers, pinned_tree, task_layers
 from repairgym.tasks.build.wheel_check import is_wheel_check
 from repairgym.tasks.javascript.built_copies import built_copies
+from repairgym.tasks.javascript.syntax import is_javascript
 from repairgym.tasks.layers.bytecode import stale_bytecode
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.sight import search
@@ -209,6 +210,8 @@ async def _scan_tree(
 
 def _copies(task: Task, tree: Path) -> Iterator[Sighting]:
     """Yield the built copies that the agent of a JavaScript task sees: minified, they share no line with the repair."""
+    if not any(map(is_javascript, task.gold_files)):
+        return
     for path in built_copies(tree, task.gold_files.keys()):
         if task.base_files.get(path, "") is not None:
             yield Sighting(task_id=task.id, kind="built copy", path=path, line=1, text=path, share=1.0)
