@@ -22,7 +22,7 @@ from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS
 
 ROOT = Path(__file__).parents[3]
 CATALOG = ROOT / "src/repairgym/data/catalog"
-MAX_BYTES = 6_000_000
+MAX_BYTES = 7_000_000
 
 
 @pytest.fixture(scope="module")
