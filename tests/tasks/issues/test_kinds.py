@@ -105,3 +105,8 @@ def test_broken_javascript_that_lacks_a_name_is_half_of_a_change(lost: str, expe
     older, newer = {"a.js": AREA.replace(lost, "")}, {"a.js": AREA}
     fix = Fix(tuple(find_hunks(older, newer)), older, newer)
     assert kind_of(Change(fix, "", frozenset({"area"}))) == expected
+
+
+def test_what_fails_in_another_way_on_the_older_release_is_half_of_a_change() -> None:
+    fix = Fix(tuple(find_hunks({"a.py": BEFORE}, {"a.py": FIXED})), {"a.py": BEFORE}, {"a.py": FIXED})
+    assert kind_of(Change(fix, "", frozenset({"area"}), is_marked_half=True)) == "refactoring"

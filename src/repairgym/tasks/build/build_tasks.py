@@ -58,7 +58,7 @@ SOURCES: dict[SourceKind, TaskSource[Any]] = {
     "history": make_history,
     "breakages": make_breakages,
 }
-UNIT_FORMATS: Mapping[SourceKind, int] = {"mutations": 7, "releases": 8, "history": 8, "breakages": 6}
+UNIT_FORMATS: Mapping[SourceKind, int] = {"mutations": 8, "releases": 9, "history": 9, "breakages": 6}
 """Part of each unit key; grows when the source makes other tasks from the same input."""
 _IRRELEVANT: Mapping[str, bool | set[str]] = {
     **dict.fromkeys(("sources", "packages", "catalogue", "splits", "limits", "num_workers", "num_concurrent"), True),

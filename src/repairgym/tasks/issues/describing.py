@@ -27,6 +27,8 @@ from repairgym.tasks.javascript.syntax import statement_at, written_title
 from repairgym.tasks.sources.changelog import MIN_FIT, read_entries
 from repairgym.tasks.sources.fixes import fix_clues
 
+HALF = "is_half"
+"""Label of a bug whose broken code is a state that no release had: half of a change."""
 MIN_WORDS = 10
 """Shorter texts get a statement where no failing test is visible (SWE-rebench, arXiv 2505.20411, asks for as many)."""
 MAX_STATEMENTS = 3
@@ -142,7 +144,7 @@ def _by_failure(task: Task, tree: Path, text: str, source: str, report: Report) 
     is_told = bool(text) or not set(task.visible_tests).isdisjoint(task.fail_to_pass)
     facts = Facts(task, tree)
     used = frozenset(_WORD.findall("".join(map(facts.source, dict.fromkeys(map(file_of, task.fail_to_pass))))))
-    kind = kind_of(Change(facts.fix, text, used))
+    kind = kind_of(Change(facts.fix, text, used, is_marked_half=HALF in task.labels))
     labels = {**told.labels, "kind": kind, **({} if is_told else {UNDERSPECIFIED: "true"})}
     return told.model_copy(update={"labels": labels})
 
@@ -248,7 +250,7 @@ def _with_visible(facts: Facts, function: str) -> Task:
 def _labelled(facts: Facts, text: str, is_underspecified: bool, failures: Mapping[str, Failure]) -> Task:
     used = frozenset(facts.used_names(facts.hidden_functions() + facts.visible_functions()))
     messages = tuple(failure.message for failure in failures.values())
-    labels = {**facts.task.labels, "kind": kind_of(Change(facts.fix, text, used, messages))}
+    labels = {**facts.task.labels, "kind": kind_of(Change(facts.fix, text, used, messages, HALF in facts.task.labels))}
     labels.pop(UNDERSPECIFIED, None)
     if is_underspecified:
         labels[UNDERSPECIFIED] = "true"

@@ -14,12 +14,13 @@ from typing import NamedTuple, Self
 
 from repairgym.config.tasks import PairConfig
 from repairgym.errors import TaskError
-from repairgym.records import Environment, Provenance, SourceKind, Task, TestOutcome, TestRequest, TestRun
+from repairgym.records import Environment, Provenance, SourceKind, Task, TestOutcome, TestRequest, TestResult, TestRun
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.tasks.build.assembly import Bug, assemble, choose_visible, readable_text
 from repairgym.tasks.build.test_files import SuiteMap, file_of, first_lines, function_id, functions_of, trace_suite
 from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
-from repairgym.tasks.issues.describing import Failure, failures_of
+from repairgym.tasks.issues.describing import HALF, Failure, failures_of
+from repairgym.tasks.issues.run_text import without_run_text
 from repairgym.tasks.layers.catalogue import Project
 from repairgym.tasks.sources.base import BuildContext, Drop
 from repairgym.tasks.sources.fixes import Fix, Texts
@@ -69,6 +70,8 @@ class Pair:
     """Cold runs of the suite in the newer state, made by `stable_tests`."""
     without: dict[tuple[int, ...], TestRun] = field(default_factory=dict)
     """Numbers of a fix's hunks -> result of `run_without`."""
+    before: dict[str, TestResult] = field(default_factory=dict)
+    """Results of the suite on the older sources, made by `sort_tests`."""
     failures: dict[str, dict[str, Failure]] = field(default_factory=dict)
     """Task id -> failing test -> its failure without the repair."""
 
@@ -116,7 +119,17 @@ class Pair:
         """Return usable tests that fail on the older sources."""
         paths = sorted(self.older.keys() | self.newer.keys())
         changed = {path: self.older.get(path) for path in paths if self.older.get(path) != self.newer.get(path)}
-        return self.broken_of(await self.run(changed, self.suite_request()), tuple(self.suite.num_executed))
+        run = await self.run(changed, self.suite_request())
+        self.before.update(run.results)
+        return self.broken_of(run, tuple(self.suite.num_executed))
+
+    def is_half(self, without: TestRun, failing: tuple[str, ...]) -> bool:
+        """Return True where each test of ``failing`` fails in another way without the fix than on the older sources.
+
+        Then the broken code is a state that no release had: half of a change. A test that already stops at an earlier
+        line of the older sources, or whose line is not known, may be alike.
+        """
+        return not any(may_be_alike(self.before.get(i), without.results.get(i)) for i in failing)
 
     @staticmethod
     def broken_of(run: TestRun, test_ids: tuple[str, ...]) -> tuple[str, ...]:
@@ -175,6 +188,7 @@ class Pair:
         origin, empty = self.origin, evidence.empty[0]
         visibility = choose_visible(failing, passing, empty)
         labels = {"operator": origin.source.removesuffix("s"), "difficulty": str(len(fix.hunks))}
+        labels |= {HALF: "true"} if self.is_half(empty, failing) else {}
         bug = Bug(
             project=origin.project,
             source=origin.source,
@@ -220,6 +234,15 @@ class Pair:
     async def run(self, files: dict[str, str | None], request: TestRequest) -> TestRun:
         """Run ``request`` with ``files`` written over the newer state."""
         return await run_fresh(self.context.backend, self.spec.model_copy(update={"files": files}), request)
+
+
+def may_be_alike(older: TestResult | None, newer: TestResult | None) -> bool:
+    """Return whether a test may fail on the older sources for the reason for which it fails in the newer state."""
+    if older is None or newer is None or not older.message or not newer.message:
+        return True
+    if without_run_text(older.message) == without_run_text(newer.message):
+        return True
+    return not older.line or not newer.line or older.line < newer.line
 
 
 def _exception_label(run: TestRun, failing: tuple[str, ...]) -> dict[str, str]:
