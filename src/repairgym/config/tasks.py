@@ -156,7 +156,7 @@ class TasksConfig(Record):
     """Bound on one test while tasks are made, far longer than any kept test. Raise it on a heavily loaded machine:
     mutants whose tests do not end in time are dropped."""
     run_timeout_s: float = Field(3.0, gt=0)
-    """Bound on one run of a task's tests while tasks are made."""
+    """Bound on one run of a task's tests while tasks are made. With node all bounds on tests are four times as long."""
     suite_timeout_s: float = Field(120.0, gt=0)
     """Bound on one run of a package's selected test files."""
     seed: int = 0

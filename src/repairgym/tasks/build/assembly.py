@@ -17,7 +17,7 @@ from pathlib import Path
 from repairgym.config.tasks import TasksConfig
 from repairgym.diffs.make import unified_diff
 from repairgym.errors import TaskError
-from repairgym.records import Certificate, Environment, Location, Provenance, SourceKind, Task, TestRun
+from repairgym.records import Certificate, Environment, Location, Provenance, SourceKind, Task, TestRun, TestRunner
 from repairgym.tasks.build.test_files import conftest_paths, cut_from, file_of, function_id, functions_of
 from repairgym.tasks.issues.run_text import without_run_text
 from repairgym.tasks.javascript.built_copies import built_copies
@@ -61,6 +61,13 @@ NUM_VISIBLE_PASSING = 3
 DEADLINE_FACTOR = 2.0
 """Ratio of a task's deadlines to those of its certificate: an endless loop costs only seconds, and a machine twice as
 slow still passes."""
+NODE_FACTOR = 4.0
+"""Ratio of deadlines with node to those of the settings: a file is a process, and its waits for a processor count."""
+
+
+def patience_of(runner: TestRunner) -> float:
+    """Return the ratio of the deadlines of tests of ``runner`` to those of the settings."""
+    return NODE_FACTOR if runner.is_node else 1.0
 
 
 @dataclass(frozen=True)
@@ -135,8 +142,8 @@ def assemble(bug: Bug, issue: str, config: TasksConfig, num_passing_kept: int) -
         visible_tests=bug.visibility.visible,
         fail_to_pass=bug.fail_to_pass,
         pass_to_pass=pass_to_pass,
-        test_timeout_s=DEADLINE_FACTOR * config.test_timeout_s,
-        timeout_s=DEADLINE_FACTOR * config.run_timeout_s,
+        test_timeout_s=DEADLINE_FACTOR * patience_of(bug.project.test_runner) * config.test_timeout_s,
+        timeout_s=DEADLINE_FACTOR * patience_of(bug.project.test_runner) * config.run_timeout_s,
         test_paths=tuple(sorted(test_files | conftests)),
         gold_files=dict(bug.gold),
         gold_patch=unified_diff(bug.broken, bug.gold),

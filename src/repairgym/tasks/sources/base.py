@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from repairgym.config.tasks import TasksConfig
 from repairgym.records import ChangeKind, Environment, Task, TestRequest
 from repairgym.sandbox.base import SandboxBackend, SandboxSpec
+from repairgym.tasks.build.assembly import patience_of
 from repairgym.tasks.layers.bytecode import tree_with_bytecode
 from repairgym.tasks.layers.catalogue import Package, Project
 from repairgym.tasks.layers.environments import build_environment, lock_of, read_lock
@@ -62,10 +63,11 @@ class BuildContext:
 
     def request(self, project: Project, test_ids: tuple[str, ...], timeout_s: float) -> TestRequest:
         """Return a request for ``test_ids`` of ``project`` during the build."""
+        patience = patience_of(project.test_runner)
         return TestRequest(
             test_ids=test_ids,
-            timeout_s=timeout_s,
-            test_timeout_s=self.config.test_timeout_s,
+            timeout_s=patience * timeout_s,
+            test_timeout_s=patience * self.config.test_timeout_s,
             source_paths=project.source_paths,
             plugins=project.plugins,
             runner=project.test_runner,
