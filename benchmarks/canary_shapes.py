@@ -58,15 +58,24 @@ class Shapes:
 
     def score(self, name: str) -> dict[str, float]:
         """The heuristics' values for one test."""
-        node, body, place = self.functions[name], self._bodies[name], self._order.index(name)
+        node, body = self.functions[name], self._bodies[name]
         parts = list(ast.walk(node))
         asserts = [part.test for part in parts if isinstance(part, ast.Assert)]
         literals = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
-        near = [self._order[index] for index in (place - 1, place + 1) if 0 <= index < len(self._order)]
-        own = _WORD.findall(name.rpartition("::")[2])
         used = {part.id for part in parts if isinstance(part, ast.Name)}
         return {
+            **self._common(name, literals),
             "constants_only": sum(not any(isinstance(p, ast.Name) for p in ast.walk(test)) for test in asserts),
+            "denials": float(len(re.findall(r"!=|\bnot\b|assertNot|assertFalse", body))),
+            "no_assertion": float(not re.search(r"assert|raises|warns", body)),
+            "unused_parameters": float(sum(a.arg not in used and a.arg != "self" for a in node.args.args)),
+        }
+
+    def _common(self, name: str, literals: Sequence[str]) -> dict[str, float]:
+        """The values of one test that need no syntax tree; ``literals`` are its texts."""
+        body, place, own = self._bodies[name], self._order.index(name), _WORD.findall(name.rpartition("::")[2])
+        near = [self._order[index] for index in (place - 1, place + 1) if 0 <= index < len(self._order)]
+        return {
             "unusual_texts": sum(self.text.count(text) < 2 for text in literals) / max(len(literals), 1),
             "adjacent_copy": max((self._likeness(name, other) for other in near), default=0.0),
             "copy": max((self._likeness(name, other) for other in self._order if other != name), default=0.0),
@@ -74,10 +83,7 @@ class Shapes:
             "name_words": float(len(own)),
             "name_rare": sum(self._counts[word] == 1 for word in own) / max(len(own), 1),
             "position": place / len(self._order),
-            "denials": float(len(re.findall(r"!=|\bnot\b|assertNot|assertFalse", body))),
-            "no_assertion": float(not re.search(r"assert|raises|warns", body)),
             "num_lines": float(len(body.splitlines())),
-            "unused_parameters": float(sum(a.arg not in used and a.arg != "self" for a in node.args.args)),
         }
 
     def _likeness(self, name: str, other: str) -> float:
@@ -102,20 +108,11 @@ class ScriptShapes(Shapes):
 
     def score(self, name: str) -> dict[str, float]:
         """The heuristics' values for one test."""
-        body, place, own = self._bodies[name], self._order.index(name), _WORD.findall(name.rpartition("::")[2])
-        literals = re.findall(r"'[^'\n]*'|\"[^\"\n]*\"", body)
-        near = [self._order[index] for index in (place - 1, place + 1) if 0 <= index < len(self._order)]
+        body, own = self._bodies[name], _WORD.findall(name.rpartition("::")[2])
         return {
-            "unusual_texts": sum(self.text.count(text) < 2 for text in literals) / max(len(literals), 1),
-            "adjacent_copy": max((self._likeness(name, other) for other in near), default=0.0),
-            "copy": max((self._likeness(name, other) for other in self._order if other != name), default=0.0),
-            "same_text": float(sum(other == body for other in self._bodies.values()) > 1),
-            "name_words": float(len(own)),
-            "name_rare": sum(self._counts[word] == 1 for word in own) / max(len(own), 1),
+            **self._common(name, re.findall(r"'[^'\n]*'|\"[^\"\n]*\"", body)),
             "name_repeats": float(len(own) - len(set(own))),
-            "position": place / len(self._order),
             "denials": float(len(re.findall(r"not[A-Z]|doesNot|\.not\.|!", body))),
-            "num_lines": float(len(body.splitlines())),
         }
 
 

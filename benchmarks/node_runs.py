@@ -45,6 +45,11 @@ class Times(NamedTuple):
     npm_test_s: float
 
 
+def files_of(task: Task) -> list[str]:
+    """The test files of ``task``."""
+    return sorted({file_of(test_id) for test_id in (*task.fail_to_pass, *task.pass_to_pass)})
+
+
 def plain_copy(task: Task, store: LayerStore, folder: Path) -> dict[str, str]:
     """Make a tree that ``npm test`` runs in; return its environment variables."""
     layers = task_layers(task, store)
@@ -54,8 +59,7 @@ def plain_copy(task: Task, store: LayerStore, folder: Path) -> dict[str, str]:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text, encoding="utf-8")
     os.symlink(layers.environment / "node_modules", folder / "node_modules")
-    files = " ".join(sorted({file_of(test_id) for test_id in (*task.fail_to_pass, *task.pass_to_pass)}))
-    scripts = {"scripts": {"test": f"{COMMANDS[task.runner.type]} {files}"}}
+    scripts = {"scripts": {"test": f"{COMMANDS[task.runner.type]} {' '.join(files_of(task))}"}}
     settings = json.loads((folder / "package.json").read_text(encoding="utf-8")) | scripts
     (folder / "package.json").write_text(json.dumps(settings), encoding="utf-8")
     return {**os.environ, "PATH": f"{layers.environment / 'bin'}{os.pathsep}{os.environ['PATH']}"}
@@ -85,9 +89,8 @@ async def times_of(task: Task, store: LayerStore, backend: NamespaceBackend, num
                     raise RuntimeError(f"{task.id}: npm test fails: {done.stdout[-300:]}{done.stderr[-300:]}")
     finally:
         await sandbox.close()
-    files = {file_of(test_id) for test_id in (*task.fail_to_pass, *task.pass_to_pass)}
     medians = statistics.median(warm[1:]), statistics.median(plain[1:])
-    return Times(task.provenance.package, task.runner.type, len(files), len(run.results), *medians)
+    return Times(task.provenance.package, task.runner.type, len(files_of(task)), len(run.results), *medians)
 
 
 async def measure(tasks: list[Task], num_runs: int) -> tuple[list[Times], list[str]]:

@@ -61,11 +61,10 @@ def describe(
     tasks = store.load()
     options = hashlib.sha256(f"{localization}:{issues and Path(issues).read_bytes()!r}".encode()).hexdigest()
     kept = RecordLines(lines, _Described, lambda line: line.key, "remove it and describe the tasks again")
-    known = kept.load()
-    done = {task.id: line.task for task in tasks if (line := known.get(_key(task, options)))}
+    keys, known = {task.id: _key(task, options) for task in tasks}, kept.load()
+    done = {task_id: known[key].task for task_id, key in keys.items() if key in known}
     describer = Describer(LayerStore(), SandboxConfig(), num_concurrent, load_issues(issues), localization, done)
     output.mkdir(parents=True, exist_ok=True)
-    keys = {task.id: _key(task, options) for task in tasks}
     described = asyncio.run(
         _describe(tasks, describer, lambda task: kept.add(_Described(key=keys[task.id], task=task)))
     )

@@ -7,7 +7,7 @@ where its repaired code could be read; what a lock has otherwise than the projec
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from repairgym.errors import RepairGymError, TaskError
@@ -79,12 +79,12 @@ def resolve_without_itself(
     """
     name, users = newest.name, set[str]()
     chain: tuple[str, ...] = ()
-    needed = _needed_by((*older, newest))
-    usable = older
+    own, others = newest.needed, [(folder, folder.needed) for folder in older]  # both read all files of a folder
+    needed = _joined([*(each for _, each in others), own])
     for is_less in (False, True):
         if is_less:
-            usable = [folder for folder in older if not users & folder.required.keys()]
-            needed = {key: wanted for key, wanted in _needed_by((*usable, newest)).items() if key not in users}
+            usable = [each for folder, each in others if not users & folder.required.keys()]
+            needed = {key: wanted for key, wanted in _joined([*usable, own]).items() if key not in users}
         for version in versions:
             wanted = {**needed, **newest.tools(version)}
             say(f"resolves a lock of {', '.join(f'{key}@{range_}' for key, range_ in wanted.items())}")
@@ -116,12 +116,9 @@ def _differences(
     return tuple(told)
 
 
-def _needed_by(folders: Iterable[NodeFolder]) -> dict[str, str]:
-    """Return the packages that ``folders`` need; of two ranges the later folder's counts."""
-    needed: dict[str, str] = {}
-    for folder in folders:
-        needed.update(folder.needed)
-    return needed
+def _joined(needs: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return the packages of ``needs``; of two ranges the later one counts."""
+    return {name: wanted for needed in needs for name, wanted in needed.items()}
 
 
 def node_mismatch(wanted: str, node_version: str) -> str:

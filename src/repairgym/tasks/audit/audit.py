@@ -239,8 +239,14 @@ class TaskTrial:
     ) -> VariantOutcome:
         is_shown = status in ("refutable", "unknown", "rejected")
         patch = unified_diff(dict(self.task.gold_files), dict(variant.files)) if is_shown else ""
-        told = {"kind": variant.kind, "detail": variant.detail, "status": status, "told_by": told_by, "patch": patch}
-        return VariantOutcome.model_validate({**told, "is_probed": is_probed})
+        return VariantOutcome(
+            kind=variant.kind,
+            detail=variant.detail,
+            status=status,
+            told_by=told_by,
+            patch=patch,
+            is_probed=is_probed,
+        )
 
 
 def own_tests(task: Task) -> tuple[str, ...]:

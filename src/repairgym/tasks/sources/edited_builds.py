@@ -5,7 +5,7 @@ fail in every run. Guarantees: the edits of one package share its gold runs (`ve
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from repairgym.errors import TaskError
@@ -43,12 +43,9 @@ class EditedBuild:
     gold_runs: list[TestRun] = field(default_factory=list)
     """Builds of the package itself (`check_gold`)."""
 
-    async def try_all(self, edits: Sequence[SettingsEdit], result: SourceResult) -> None:
-        """Add the tasks of ``edits`` to ``result``, or the reason why the package itself fails."""
-        if drop := await self.check_gold():
-            result.add(drop)
-        else:
-            await try_edits(edits, self.try_edit, self.context, result)
+    def edits(self) -> list[SettingsEdit]:
+        """Return the edits to try, in their order."""
+        raise NotImplementedError
 
     def visibility(self, failing: tuple[str, ...], passing: tuple[str, ...], run: TestRun) -> Visibility:
         """Return the tests that the agent sees; ``run`` is one with the edit."""
@@ -126,3 +123,15 @@ class EditedBuild:
         message = run.results[visibility.reported or failing[0]].message.removeprefix("AssertionError: ")
         errors = _ERROR.findall(run.output_tail) if message.startswith(_ENDED) else ()
         return self.finished(bug, first_line(errors[0] if errors else message).replace("/testbed/", ""))
+
+
+async def make_edited_builds(run: EditedBuild | Drop) -> SourceResult:
+    """Return the tasks of the edits of ``run``, or the reason why there are none."""
+    result = SourceResult()
+    if isinstance(run, Drop):
+        result.add(run)
+    elif drop := await run.check_gold():
+        result.add(drop)
+    else:
+        await try_edits(run.edits(), run.try_edit, run.context, result)
+    return result

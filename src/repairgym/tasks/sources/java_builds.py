@@ -29,20 +29,14 @@ from repairgym.tasks.mutation.mutants import shuffled_turns
 from repairgym.tasks.mutation.settings_operators import SettingsEdit
 from repairgym.tasks.sources.base import BuildContext, Drop, SourceResult
 from repairgym.tasks.sources.build_checks import first_build
-from repairgym.tasks.sources.edited_builds import EditedBuild
+from repairgym.tasks.sources.edited_builds import EditedBuild, make_edited_builds
 
 BUILD_TEST = f"{JAVA_TEST}::test_the_project_builds"
 
 
 async def make_java_builds(package: JavaPackage, context: BuildContext) -> SourceResult:
     """Make tasks of the builds of ``package`` (see `TaskSource`)."""
-    result = SourceResult()
-    run = await JavaRun.set_up(package, context)
-    if isinstance(run, Drop):
-        result.add(run)
-    else:
-        await run.try_all(run.edits(), result)
-    return result
+    return await make_edited_builds(await JavaRun.set_up(package, context))
 
 
 @dataclass(frozen=True)
