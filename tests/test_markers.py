@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,10 @@ def test_ci_names_what_it_leaves_out(target: str) -> None:
     last = (ROOT / ".ci" / "run").read_text().strip().splitlines()[-1]
     assert re.search(rf"not run here: .*\b{target}\b", last)
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def test_no_folder_of_tests_is_passed_over() -> None:
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["norecursedirs"]
+    folders = {part for path in (ROOT / "tests").rglob("test_*.py") for part in path.relative_to(ROOT).parts[:-1]}
+    # Packages under repair lie in "fixture"; their tests are data.
+    assert {folder for folder in folders if any(fnmatch(folder, pattern) for pattern in patterns)} == {"fixture"}

@@ -128,9 +128,15 @@ def test_grading_restores_the_files_of_all_tests(built: TaskStore) -> None:
 def test_release_tasks_are_the_separate_fixes_with_their_changelog(built: TaskStore) -> None:
     by_function = {task.location.name: task for task in built.load(source="releases") if task.location}
     count, mean = by_function["count_above"], by_function["mean"]
-    # Proven checks of hidden tests follow.
-    assert count.issue.startswith("Fix `count_above`, which counted values equal to the bound (issue12).")
-    assert mean.issue.startswith("The mean of an empty list is 0 instead of a ZeroDivisionError.")
+    # Proven checks of the hidden tests follow.
+    assert count.issue == (
+        "Fix `count_above`, which counted values equal to the bound (issue12).\n\n"
+        "`count_above([3, 3, 3], 3)` should be `0`. Found: assert 3 == 0"
+    )
+    assert mean.issue == (
+        "The mean of an empty list is 0 instead of a ZeroDivisionError.\n\n"
+        "`mean([])` should be `0`. Found: ZeroDivisionError: division by zero"
+    )
     assert {task.labels["issue_source"] for task in by_function.values()} == {"changelog"}
     assert functions_of(mean.fail_to_pass) == ("tests/test_numbers.py::test_mean_of_nothing",)
     assert not set(mean.visible_tests) & set(mean.fail_to_pass)
