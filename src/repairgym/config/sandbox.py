@@ -11,7 +11,8 @@ class SandboxLimits(Record):
     """Bounds of one sandbox."""
 
     memory_bytes: PositiveInt = 2 << 30
-    """Address space of one process (RLIMIT_AS)."""
+    """All memory of the sandbox (control group), and address space of one process of Python's tests (RLIMIT_AS); where
+    control groups cannot be written, of every process."""
     num_processes: PositiveInt = 128
     """Processes and threads of one sandbox (RLIMIT_NPROC of its own user namespace)."""
     disk_bytes: PositiveInt = 256 << 20

@@ -1,6 +1,7 @@
 """Checkouts: the tree of a task as an agent is given it, in a folder of the host, as a git repository with one commit.
 
-Reads a certified task and its layers. Makes a folder that any agent can work in. Guarantees: the folder holds neither
+Reads a certified task and its layers. Makes a folder that any agent can work in; one of node has a copy of its
+packages, which no commit holds. Guarantees: the folder holds neither
 the hidden tests nor the repair nor any history; equal tasks have equal commits; no code of the project runs, and no
 hook or setting of the user's git has a part in it; a folder with files is left alone.
 """
@@ -14,6 +15,8 @@ from repairgym.errors import InputError
 from repairgym.records import Task
 from repairgym.tasks.build.validation import pinned_tree
 from repairgym.tasks.imported.installation import write_below
+from repairgym.tasks.layers.environments import build_environment
+from repairgym.tasks.layers.metadata import METADATA_FOLDER
 from repairgym.tasks.layers.store import LayerStore
 
 _TIMEOUT_S = 300.0
@@ -38,7 +41,8 @@ def checkout(task: Task, store: LayerStore, folder: Path) -> str:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is not empty; name a new folder")
     tree = pinned_tree(task, store)
-    ignored = shutil.ignore_patterns("__pycache__", ".git")
+    python_only = (METADATA_FOLDER,) if task.runner.is_node else ()
+    ignored = shutil.ignore_patterns("__pycache__", ".git", *python_only)
     shutil.copytree(tree, folder, symlinks=True, ignore=ignored, dirs_exist_ok=True)
     for path in (folder, *(path for path in folder.rglob("*") if not path.is_symlink())):
         path.chmod(path.stat().st_mode | 0o600)  # layers are read-only
@@ -48,6 +52,11 @@ def checkout(task: Task, store: LayerStore, folder: Path) -> str:
     (folder / ".git/info/attributes").write_text(_ATTRIBUTES)
     for arguments in (_ADD, _COMMIT):
         _git(folder, *arguments)
+    if task.runner.is_node:
+        # The packages of the certificate; the project's own lock may be absent, or another one.
+        modules = build_environment(store, task.environment.lock)[1] / "node_modules"
+        shutil.copytree(modules, folder / "node_modules", symlinks=True)
+        (folder / ".git/info/exclude").write_text("/node_modules/\n")
     return _git(folder, "rev-parse", "HEAD")
 
 

@@ -164,3 +164,11 @@ def test_usable_are_passed_quick_tests_of_files(tmp_path: Path) -> None:
     spec = SandboxSpec(environment=tmp_path, tree=tmp_path)
     suite = asyncio.run(trace_suite(backend, spec, TestRequest(test_ids=("test_a.py",)), max_test_s=1.0))
     assert list(suite.num_executed) == ["test_a.py::test_one"]
+
+
+def test_a_suite_without_usable_tests_tells_its_first_error(tmp_path: Path) -> None:
+    output = "start\nError: Cannot find module 'tap'\n" + "    at require\n" * 40
+    backend = ScriptedBackend(lambda files, request: TestRun(results={}, exit_status=1, output_tail=output))
+    spec = SandboxSpec(environment=tmp_path, tree=tmp_path)
+    with pytest.raises(TaskError, match="First error: Error: Cannot find module 'tap'"):
+        asyncio.run(trace_suite(backend, spec, TestRequest(test_ids=("test_a.py",)), max_test_s=1.0))

@@ -17,6 +17,7 @@ import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from . import confinement, differences, files, image_root, process, reaping, rootfs, sessions, wire
+from .runners import NODE_RUNNERS
 from .wire import RECORD_FD
 
 _RECORD_BYTES = 1 << 26
@@ -124,7 +125,7 @@ class Server:
 
     def _command_bounds(self) -> Dict[str, Any]:
         # Programs that reserve far more addresses than they use (JVM, node) need no bound on addresses where the kernel
-        # bounds the memory. Tests keep both bounds: a greedy test gets a MemoryError and must not end the whole run.
+        # bounds the memory. Tests of Python keep both bounds: a greedy one gets a MemoryError and does not end the run.
         is_counted = self._place.accounting.has_memory_bound
         return {**self._limits, "memory_bytes": None} if is_counted else self._limits
 
@@ -195,7 +196,8 @@ class Server:
             return FirstFailure(json.loads(wire.receive(self._connection)[1][0])) if header["num_late"] else None
 
         limits = [_TEST_OUTPUT_BYTES, _TEST_OUTPUT_BYTES, _RECORD_BYTES]
-        finished = self._run(body, stdin, header["timeout_s"], limits, self._limits, root, make_cut)
+        bounds = self._command_bounds() if header["runner"] in NODE_RUNNERS else self._limits
+        finished = self._run(body, stdin, header["timeout_s"], limits, bounds, root, make_cut)
         ending = {**_ending(finished), "is_stopped": finished.is_stopped}
         if finished.is_stopped:
             ending.update(signal=None, exit_status=None)  # the end was ours

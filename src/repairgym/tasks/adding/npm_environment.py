@@ -4,13 +4,14 @@ Reads what the project needs, and its own lock. Makes locks. Guarantees: the pro
 where its repaired code could be read; what a lock has otherwise than the project asks for is told.
 """
 
+import math
 import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from repairgym.errors import RepairGymError, TaskError
+from repairgym.errors import PackageNotFoundError, RepairGymError, TaskError
 from repairgym.tasks.adding.npm_project import FRAMEWORKS, NodeFolder
 from repairgym.tasks.adding.trial import Say
 from repairgym.tasks.layers.environments import build_environment
@@ -25,6 +26,10 @@ from repairgym.tasks.layers.store import LayerStore
 
 _LOWEST = re.compile(r"(?<![<\d.])(?:>=|[\^~=v])?\s*v?(\d+)(?:\.(\d+))?(?:\.(\d+))?")
 """The lowest version of one alternative of a range."""
+
+
+_MISSING = re.compile(r"(?:No matching version found for |')(@?[^@\s']+)@")
+"""The package in npm's words for one that the registry does not have."""
 
 
 class Resolved(NamedTuple):
@@ -71,37 +76,63 @@ def resolve_without_itself(
 ) -> Resolved:
     """Return a lock with what ``newest`` and ``older`` need, and with the first possible version of the framework.
 
-    Where each version of ``versions`` leads to the project itself, the packages of tests that do are left out, and what
-    the older releases need whose sources need one of them.
+    Where one of their packages leads to the project itself, it is left out if tests alone need it, and what the older
+    releases need whose sources need it.
 
     Raises:
         TaskError: a package that the sources need, or each version of the framework, needs the project.
     """
-    name, users = newest.name, set[str]()
-    chain: tuple[str, ...] = ()
+    name, users, fitting = newest.name, set[str](), list(versions)
     own, others = newest.needed, [(folder, folder.needed) for folder in older]  # both read all files of a folder
     needed = _joined([*(each for _, each in others), own])
-    for is_less in (False, True):
-        if is_less:
-            usable = [each for folder, each in others if not users & folder.required.keys()]
-            needed = {key: wanted for key, wanted in _joined([*usable, own]).items() if key not in users}
-        for version in versions:
-            wanted = {**needed, **newest.tools(version)}
-            say(f"resolves a lock of {', '.join(f'{key}@{range_}' for key, range_ in wanted.items())}")
-            lock = resolve_npm_lock(wanted, node_version)
-            if name not in locked_names(lock):
-                left_out = frozenset(users) if is_less else frozenset()
-                return Resolved(lock, left_out, _differences(newest, versions[0], version, left_out, chain))
-            users |= names_that_need(lock, name)
-            chain = chain or chain_to(lock, name)
-        if users & newest.required.keys():
+    chain: tuple[str, ...] = ()
+    while fitting and not users & newest.required.keys():
+        wanted = {key: range_ for key, range_ in needed.items() if key not in users} | newest.tools(fitting[0])
+        lock, gone = _resolve(wanted, newest.required, node_version, say)
+        if name not in locked_names(lock):
+            left_out = frozenset(users)
+            told = _differences(newest, versions[0], fitting[0], left_out, chain)
+            return Resolved(lock, left_out, (*gone, *told))
+        chain, new = chain or chain_to(lock, name), names_that_need(lock, name)
+        if newest.runner in new:
+            say(f"{newest.runner} {fitting[0]} needs {name} itself; looks for another version of it")
+            fitting = [other for other in fitting[1:] if not _leads_to(name, newest.tools(other), node_version)]
+        elif new <= users:  # what reads the tests needs it
             break
+        users |= new - {newest.runner}
+        usable = [each for folder, each in others if not users & folder.required.keys()]
+        needed = _joined([*usable, own])
     what = sorted(users & newest.required.keys())
     cause = f"{what[0]}, which its code needs," if what else f"each known version of {newest.runner}"
     raise TaskError(
         f"{name} would be a package of its own environment, where its repaired code could be read: {cause} needs it "
         f"({' > '.join(chain)}); there is no task of it unless that dependency goes"
     )
+
+
+def _leads_to(name: str, tools: Mapping[str, str], node_version: str) -> bool:
+    return name in locked_names(resolve_npm_lock(tools, node_version))
+
+
+def _resolve(
+    wanted: Mapping[str, str], required: Mapping[str, str], node_version: str, say: Say
+) -> tuple[str, tuple[str, ...]]:
+    """Return a lock of ``wanted``, and a sentence for each package for development that the registry does not have.
+
+    Raises:
+        PackageNotFoundError: it does not have one of ``required``, in the wanted range.
+    """
+    left, told = dict(wanted), list[str]()
+    while True:
+        say(f"resolves a lock of {', '.join(f'{key}@{range_}' for key, range_ in left.items())}")
+        try:
+            return resolve_npm_lock(left, node_version), tuple(told)
+        except PackageNotFoundError as error:
+            missing = next((name for name in _MISSING.findall(str(error)) if name in left), "")
+            if not missing or missing in required:
+                raise
+            told.append(f"no {missing}: the registry has no {missing}@{left.pop(missing)}; tests that need it fail")
+            say(told[-1])
 
 
 def _differences(
@@ -121,24 +152,29 @@ def _joined(needs: Iterable[Mapping[str, str]]) -> dict[str, str]:
     return {name: wanted for needed in needs for name, wanted in needed.items()}
 
 
-def node_mismatch(wanted: str, node_version: str) -> str:
-    """Return a sentence where the node that will run is older than ``engines.node`` asks for; else "".
+def node_mismatch(settings: Mapping[str, Any], node_version: str) -> str:
+    """Return a sentence where the node that will run is older than ``package.json`` asks for; else "".
 
     Args:
-        wanted: A range of versions, as in ``package.json``.
-        node_version: The node of the environment; empty: the machine's.
+        settings: Content of ``package.json``.
+        node_version: The node of the environment, or its major; empty: the machine's.
     """
+    runtimes = (settings.get("devEngines") or {}).get("runtime") or []
+    runtimes = runtimes if isinstance(runtimes, list) else [runtimes]
+    for_development = [one.get("version") for one in runtimes if isinstance(one, dict) and one.get("name") == "node"]
+    wanted = str(next(iter(for_development), None) or (settings.get("engines") or {}).get("node", ""))
     version = node_version or _version_of_machine()
     lowest = [match for part in wanted.split("||") if (match := _LOWEST.search(part.strip()))]
     bounds = [tuple(int(number or 0) for number in match.groups()) for match in lowest]
     if not version or not bounds or _numbers(version) >= min(bounds):
         return ""
-    fits = ".".join(map(str, min(bounds)))
-    return f"package.json asks for node {wanted}, and {version} runs the tests; --node {fits} pins another"
+    return f"package.json asks for node {wanted}, and {version} runs the tests; --node {min(bounds)[0]} pins another"
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+def _numbers(version: str) -> tuple[float, ...]:
+    """Return the three numbers of a version; a major stands for its newest one."""
+    numbers = [float(part) for part in re.findall(r"\d+", version)[:3]]
+    return (*numbers, *[math.inf] * (3 - len(numbers)))
 
 
 def _version_of_machine() -> str:

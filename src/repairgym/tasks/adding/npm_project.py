@@ -6,7 +6,7 @@ needs. Guarantees: no code of the project runs.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -27,9 +27,25 @@ _TYPESCRIPT = (".ts", ".tsx", ".mts", ".cts")
 _TEST_FOLDERS = frozenset({"test", "tests", "__tests__", "spec"})
 _TEST_NAME = re.compile(r"(^|[._-])(test|spec)s?\.\w+$")
 _NO_SOURCES = frozenset({
-    "dist", "build", "example", "examples", "bench", "benchmark", "benchmarks", "docs", "node_modules", "types"
+    "dist", "build", "example", "examples", "bench", "benchmark", "benchmarks", "docs", "node_modules", "scripts",
+    "types",
 })  # fmt: skip
 _CONFIGURATION = re.compile(r"^(\..*|.*\.config\.\w+|Gruntfile|Gulpfile|gulpfile|karma\.\w+|rollup\.\w+)")
+_TOP_SCRIPT = re.compile(r"^(build|example|bench|benchmark)s?([.-].*)?\.\w+$")
+"""Files next to ``package.json`` that are no code of the package."""
+_OTHER_FRAMEWORKS = (
+    "ava",
+    "jasmine",
+    "uvu",
+    "tap",
+    "qunit",
+    "lab",
+    "@japa/runner",
+    "@playwright/test",
+    "cypress",
+    "bun",
+)
+"""Frameworks that no runner here runs."""
 _IMPORT = re.compile(r"""(?:\brequire\(\s*|\bfrom\s+|\bimport\s*\(?\s*)['"]([^'"./][^'"]*)['"]""")
 _TEST_CALL = re.compile(r"(?:^|[^.\w])(?:it|test|describe|suite|context)(?:\.\w+)*\s*[(`]", re.MULTILINE)
 _USES: Mapping[NodeRunner, re.Pattern[str]] = {
@@ -101,8 +117,10 @@ class NodeFolder(NamedTuple):
         return {_package_of(module) for text in texts for _, module in _QUOTED.findall(text)}
 
     def _may_import(self, path: Path) -> bool:
-        folders = set(path.relative_to(self.tree).parts[:-1])
-        return is_javascript(path.name) and not folders & _NO_SOURCES
+        """Return True for code, tests and what sets up tests; False for scripts and settings of other tools."""
+        inside = PurePosixPath(path.relative_to(self.tree))
+        is_other = _is_of_tools(inside) and not _SETTINGS.match(path.name)
+        return is_javascript(path.name) and not set(inside.parts[:-1]) & _NO_SOURCES and not is_other
 
 
 def read_settings(tree: Path) -> dict[str, Any]:
@@ -130,11 +148,23 @@ def read_folder(tree: Path, name: str = "") -> NodeFolder:
     tests = tuple(path for path, text in candidates.items() if _USES.get(runner, _TEST_CALL).search(text))
     sources = _source_patterns(path for path in code if path not in candidates)
     if not tests or not sources:
-        what = "test" if not tests else "source"
-        raise TaskError(
-            f"{name}: no {what} file; tests lie in test, tests, __tests__ or spec, or are called *.test.* or *.spec.*"
-        )
+        raise TaskError(f"{name}: {_what_lacks(tests, tuple(candidates), settings)}")
     return NodeFolder(name, tree, settings, runner, tests, sources)
+
+
+def _what_lacks(tests: Sequence[str], candidates: Sequence[str], settings: Mapping[str, Any]) -> str:
+    """Return why a project gives no tasks, of which tests or sources are missing."""
+    if tests:
+        return "no source file but tests, examples, scripts and settings of tools"
+    declared = {**settings.get("dependencies", {}), **settings.get("devDependencies", {})}
+    script = re.findall(r"[@\w/-]+", str(settings.get("scripts", {}).get("test", "")))
+    other = next((known for known in _OTHER_FRAMEWORKS if known in declared or known in script), "")
+    if other:
+        return f"its tests run in {other}; the frameworks that run here are {', '.join(FRAMEWORKS)}"
+    if candidates:
+        shown = ", ".join(candidates[:3])
+        return f"{len(candidates)} files look like tests ({shown}), and none calls {', '.join(FRAMEWORKS)}"
+    return "no test file; tests lie in test, tests, __tests__ or spec, or are called test.*, *.test.* or *.spec.*"
 
 
 def _runner(settings: Mapping[str, Any], texts: Mapping[str, str]) -> NodeRunner:
@@ -158,10 +188,15 @@ def _may_be_test(path: str) -> bool:
     return bool(_TEST_FOLDERS & set(pure.parts[:-1])) or bool(_TEST_NAME.search(pure.name))
 
 
+def _is_of_tools(path: PurePosixPath) -> bool:
+    """Return True for settings of tools, and for scripts and examples next to ``package.json``."""
+    return bool(_CONFIGURATION.match(path.name) or (len(path.parts) == 1 and _TOP_SCRIPT.match(path.name)))
+
+
 def _source_patterns(paths: Iterable[str]) -> tuple[str, ...]:
     """Return glob patterns of the files of ``paths`` that may be broken."""
     own = [PurePosixPath(path) for path in paths if not _NO_SOURCES & set(PurePosixPath(path).parts[:-1])]
-    own = [path for path in own if not _CONFIGURATION.match(path.name) and not path.name.endswith((".d.ts", ".min.js"))]
+    own = [path for path in own if not _is_of_tools(path) and not path.name.endswith((".d.ts", ".min.js"))]
     top = sorted(path.name for path in own if len(path.parts) == 1)
     below = sorted({f"{path.parts[0]}/**/*{path.suffix}" for path in own if len(path.parts) > 1})
     return (*top, *below)

@@ -43,7 +43,7 @@ class NpmRepositoryAdder:
         commit = clone.resolve("HEAD")
         tree = commit_tree(self.trial.store, clone, commit, name or _last_part(url), clone.version(commit))
         folder = read_folder(tree)
-        told = node_mismatch(str((folder.settings.get("engines") or {}).get("node", "")), self.trial.node_version)
+        told = node_mismatch(folder.settings, self.trial.node_version)
         if told:
             self.trial.say(told)
         resolved = own_or_resolved_lock(self.trial.store, folder, self.trial.node_version, self.trial.say)

@@ -7,6 +7,7 @@ nothing but the bound on slow tests depends on measured times.
 """
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -242,9 +243,16 @@ async def trace_suite(
     if run.is_timed_out or not usable:
         raise TaskError(
             f"the tests {', '.join(request.test_ids)} gave {len(usable)} usable tests of {len(run.results)} "
-            f"(timed out: {run.is_timed_out}); choose other test files. Last output: {run.output_tail[-300:]}"
+            f"(timed out: {run.is_timed_out}); they need a package, a setting or a state that is not here, or other "
+            f"test files do. {_first_error(run.output_tail)}"
         )
     return SuiteMap({i: len(run.executed_functions.get(i, ())) for i in usable}, _invert(run, usable))
+
+
+def _first_error(output: str) -> str:
+    """Return the first line of ``output`` that names an error, and the end of it."""
+    named = next((line.strip() for line in output.splitlines() if re.search(r"\w*(Error|Exception)\b", line)), "")
+    return f"{f'First error: {named[:200]}. ' if named else ''}Last output: {output[-200:]}"
 
 
 def _usable_ids(run: TestRun, tree: Path, max_test_s: float, is_inherited_usable: bool) -> Iterator[str]:

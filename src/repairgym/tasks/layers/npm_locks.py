@@ -11,12 +11,12 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from repairgym.errors import TaskError
+from repairgym.errors import PackageNotFoundError, TaskError
 from repairgym.tasks.layers.catalogue import file_stem, shipped_path
 from repairgym.tasks.layers.npm_registry import npm
 from repairgym.tasks.layers.package_index import Sdist
@@ -42,8 +42,9 @@ def read_npm_lock(name: str, folder: str = "") -> str:
 
 
 def resolve_npm_lock(requirements: Mapping[str, str], node_version: str = "", kept_lock: str = "") -> str:
-    """Resolve ``requirements`` (name -> range) to a lock; ``node_version`` pins a node, too (empty: the machine's).
+    """Resolve ``requirements`` (name -> range) to a lock.
 
+    ``node_version`` pins a node, too: a version, or a major for its newest one (empty: the machine's).
     What ``kept_lock`` has and the requirements allow stays as it is.
     """
     manifest: dict[str, Any] = {"name": "environment", "version": "0.0.0", "dependencies": dict(requirements)}
@@ -55,9 +56,19 @@ def resolve_npm_lock(requirements: Mapping[str, str], node_version: str = "", ke
         if kept_lock:
             (folder / "package-lock.json").write_text(kept_lock, encoding="utf-8")
         cached = ("--prefer-offline",) if kept_lock else ()  # what npm knows of a package is recent enough by then
-        npm(["install", "--package-lock-only", "--omit-lockfile-registry-resolved", *cached, *_QUIET], folder)
+        _npm_with_any_peers(["install", "--package-lock-only", "--omit-lockfile-registry-resolved", *cached], folder)
         lock = json.loads((folder / "package-lock.json").read_text(encoding="utf-8"))
     return _without_addresses(without_unavailable(lock))
+
+
+def _npm_with_any_peers(arguments: Sequence[str], folder: Path) -> None:
+    """Run npm in ``folder``; where peers conflict once more with ``--force``, which takes the versions asked for."""
+    try:
+        npm([*arguments, *_QUIET], folder)
+    except PackageNotFoundError as error:
+        if "ERESOLVE" not in str(error):
+            raise
+        npm([*arguments, *_QUIET, "--force"], folder)
 
 
 def without_unavailable(lock: dict[str, Any]) -> dict[str, Any]:
@@ -73,16 +84,20 @@ def pinned_npm_lock(text: str, requirements: Mapping[str, str], node_version: st
     """Return a project's own ``package-lock.json`` as a lock of ``requirements``, its declared packages.
 
     Raises:
-        TaskError: it is older than npm 7, has workspaces, packages without an integrity, or leaves no room for a node.
+        TaskError: it is older than npm 7, has workspaces, or packages without an integrity.
     """
     try:
         lock = json.loads(text)
         packages: dict[str, Any] = dict(lock["packages"])
     except (ValueError, KeyError, TypeError) as error:
         raise TaskError(f"package-lock.json has no packages, as npm before 7 wrote it: {error}") from error
-    if node_version or any(entry.get("link") for entry in packages.values()):
-        raise TaskError("package-lock.json has workspaces, or a node was asked for")
+    if any(entry.get("link") for entry in packages.values()):
+        raise TaskError("it has workspaces")
     packages[""] = {"name": "environment", "version": "0.0.0", "dependencies": dict(requirements)}
+    if node_version:
+        pinned = json.loads(resolve_npm_lock({}, node_version))["packages"]
+        packages[""]["optionalDependencies"] = pinned[""]["optionalDependencies"]
+        packages |= {path: entry for path, entry in pinned.items() if _is_node(path)}
     kept = {"name": "environment", "version": "0.0.0", "lockfileVersion": 3, "requires": True, "packages": packages}
     return _without_addresses(kept)
 
@@ -189,7 +204,7 @@ def _install(place: Path, lock: Mapping[str, Any], store: LayerStore) -> None:
         (folder / "package.json").write_text(json.dumps(manifest), encoding="utf-8")
         (folder / "package-lock.json").write_text(json.dumps(lock), encoding="utf-8")
         index = () if store.config.is_index_allowed else ("--offline",)
-        npm(["ci", "--prefer-offline", *_QUIET, *index], folder)
+        _npm_with_any_peers(["ci", "--prefer-offline", *index], folder)
         for path in (folder / "node_modules").iterdir():
             path.rename(place / "node_modules" / path.name)
 

@@ -83,6 +83,23 @@ async def test_a_file_that_cannot_be_loaded_is_an_error_of_its_tests(backend: Sa
     assert "SyntaxError" in done.results[IDS[0]].message
 
 
+RESERVE = "import mmap; mmap.mmap(-1, 3 << 30)"
+
+
+@needs_node
+@pytest.mark.asyncio
+async def test_a_test_reserves_addresses_as_a_command_does(backend: SandboxBackend, tmp_path: Path) -> None:
+    """Node reserves more than it uses; where the kernel bounds the memory, there is no bound on addresses."""
+    done = await run(backend, tmp_path / "a", "module.exports = new ArrayBuffer(3 * 2 ** 30) ? 1 : 0;\n")
+    spec = SandboxSpec(environment=copy_environment(tmp_path / "env", ()), tree=tmp_path / "a/tree")
+    sandbox = await backend.create(spec)
+    try:
+        command = await sandbox.exec(["python", "-c", RESERVE], timeout_s=20)
+    finally:
+        await sandbox.close()
+    assert (done.outcome(IDS[0]) is TestOutcome.PASSED) == (command.exit_status == 0)
+
+
 ATTACKS = {
     "leaves early": "process.exit(0);",
     "leaves late": "setImmediate(() => process.exit(0));",

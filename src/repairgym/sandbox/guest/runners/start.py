@@ -23,11 +23,11 @@ import time
 from types import CodeType, FrameType
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
-from . import supervisor, watching
+from . import NODE_RUNNERS, supervisor, watching
 
 MAX_MESSAGE_CHARS = 200
 _CO_OPTIMIZED = 1
-_MODULES = dict.fromkeys(("tape", "mocha", "node_test", "vitest", "jest"), "node")
+_MODULES = dict.fromkeys(NODE_RUNNERS, "node")
 """Runner -> name of its module, where several share one."""
 
 
