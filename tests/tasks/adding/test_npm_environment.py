@@ -9,6 +9,7 @@ import pytest
 from repairgym.errors import PackageNotFoundError, TaskError
 from repairgym.tasks.adding.npm_environment import node_mismatch, own_or_resolved_lock
 from repairgym.tasks.adding.npm_project import NodeFolder, read_folder
+from repairgym.tasks.layers.npm_locks import locked_version
 from repairgym.tasks.layers.store import LayerStore
 
 
@@ -146,3 +147,32 @@ def test_why_a_project_has_no_tests_is_told(tmp_path: Path, settings: dict[str, 
         (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(TaskError, match=cause):
         read_folder(tmp_path, "a")
+
+
+@pytest.mark.parametrize(
+    ("settings", "files", "named"),
+    [
+        ({"scripts": {"test": "nyc -r lcov mocha --require @babel/register"}}, {}, "@babel/register"),
+        ({"scripts": {"test": "nyc -r lcov mocha -r esm test"}}, {}, "esm"),
+        ({"scripts": {"test": "nyc -r lcov mocha"}}, {}, ""),
+        ({"mocha": {"require": ["ts-node/register"]}}, {}, "ts-node/register"),
+        ({}, {".mocharc.yml": "require:\n  - ./test/setup.js\n"}, "./test/setup.js"),
+        ({}, {".mocharc.json": '{"require": "a"}'}, "a"),
+    ],
+)
+def test_modules_that_mocha_would_load_first_are_told(
+    tmp_path: Path, settings: dict[str, object], files: dict[str, str], named: str
+) -> None:
+    folder = project(tmp_path / "a", name="a", **{"devDependencies": {"mocha": "10"}, **settings})
+    for path, text in files.items():
+        (folder.tree / path).write_text(text, encoding="utf-8")
+    told = (f"mocha's option require ({named}) is not read; tests that need it fail",) if named else ()
+    assert folder.unread_options == told
+
+
+@needs_npm
+def test_a_framework_that_is_too_old_for_the_runner_is_replaced_and_told(tmp_path: Path) -> None:
+    folder = project(tmp_path / "a", name="a-b-c", devDependencies={"mocha": "^6.2.3"})
+    resolved = own_or_resolved_lock(LayerStore(tmp_path / "layers"), folder, "", lambda _: None)
+    assert resolved.told == ("mocha ^6.2.3 is too old for the runner here; a newer one runs the tests",)
+    assert locked_version(resolved.lock, "mocha") == "10.8.2"

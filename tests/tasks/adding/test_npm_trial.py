@@ -13,7 +13,7 @@ from repairgym.records import TestOutcome, TestResult, TestRun
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.adding.npm_project import read_folder
-from repairgym.tasks.adding.npm_trial import NodeTrial, stable_files
+from repairgym.tasks.adding.npm_trial import NodeTrial, stable_files, told_times
 from repairgym.tasks.layers.npm_locks import resolve_npm_lock
 from repairgym.tasks.layers.store import LayerStore
 
@@ -69,7 +69,7 @@ async def test_a_file_that_fails_runs_once_and_its_error_is_told(backend: Sandbo
     tried = await trial.run(read_folder(tmp_path / "a"), resolve_npm_lock({}))
     assert (tried.kept, tried.num_files, tried.num_passed) == (("test/a.test.js",), 2, 1)
     assert [text.rpartition(": ")[2] for text in said] == ["2 test files", "1 test files", "1 test files"]
-    left, first, last = tried.problems
+    left, first, last = tried.problems[:3]
     assert left == "1 of 2 test files are left out"
     assert first.startswith("test/b.test.js: Error: Cannot find module 'no-such-package'")
     assert "output of run 1" in Path(last.rpartition(" ")[2]).read_text(encoding="utf-8")
@@ -94,3 +94,15 @@ async def test_files_that_the_first_run_does_not_reach_are_left_out(backend: San
     assert len(tried.kept) == 10
     assert "a run starts no file after 0 s" in tried.problems
     assert "test/k.test.js: it did not run" in tried.problems
+
+
+def test_settings_for_slow_tests_are_told() -> None:
+    def told(duration_s: float, test_s: float) -> tuple[str, ...]:
+        passed = TestResult(outcome=TestOutcome.PASSED, duration_s=test_s)
+        return told_times(TestRun(results={"a.js::a": passed}, exit_status=0, duration_s=duration_s), 10)
+
+    assert told(10.0, 0.5) == ()
+    assert told(42.0, 0.5) == (
+        "a test file takes 4.2 s here, the slowest test 0.5 s; build with run_timeout_s=9 test_timeout_s=2",
+    )
+    assert told(10.0, 6.5)[0].endswith("build with run_timeout_s=3 test_timeout_s=7")

@@ -16,6 +16,8 @@ METADATA = ".dist/a-1.dist-info/METADATA"
         ({METADATA: "Name: a\nLicense: UNKNOWN\nClassifier: License :: OSI Approved :: BSD License\n"}, "BSD License"),
         ({METADATA: "Name: a\nClassifier: License :: OSI Approved :: BSD License\n"}, "BSD License"),
         ({METADATA: "Name: a\n", "pyproject.toml": '[project]\nlicense = "ISC"\n'}, "ISC"),
+        ({"package.json": '{"license": "MIT"}', "LICENSE": "The text\n"}, "MIT"),
+        ({"package.json": '{"license": "SEE LICENSE IN LICENSE"}', "LICENSE": "The text\n"}, "The text"),
         ({"pyproject.toml": '[project]\nlicense = {text = "Zlib"}\n'}, "Zlib"),
         ({"pyproject.toml": "broken [", "LICENCE.txt": "\n  The MIT License\nmore\n"}, "The MIT License"),
         ({"a.py": ""}, ""),

@@ -42,6 +42,19 @@ def test_a_merge_is_one_commit_against_its_first_parent(tmp_path: Path, make_his
     assert clone.version(merge.id) == "3-v1.2"
 
 
+@pytest.mark.parametrize(("text", "version"), [('{\n  "version": "0.1.0"\n}\n', "0.1.0"), ("{}\n", "0")])
+def test_without_a_tag_the_version_is_that_of_package_json(
+    tmp_path: Path, make_history: Maker, text: str, version: str
+) -> None:
+    made = make_history(tmp_path / "repository")
+    made.git("tag", "--delete", "v1.0.0")
+    (made.folder / "package.json").write_text(text)
+    made.git("add", "package.json")
+    made.git("commit", "-q", "-m", "settings")
+    clone = GitRepository(made.folder)
+    assert clone.version(clone.resolve("HEAD")) == version
+
+
 def test_a_missing_file_is_none_and_one_that_cannot_be_read_an_error(tmp_path: Path, make_repository: Maker) -> None:
     made = make_repository(tmp_path / "repository")
     made.write("below/a.py", "x = 1\n")

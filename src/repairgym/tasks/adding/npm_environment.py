@@ -28,6 +28,8 @@ _LOWEST = re.compile(r"(?<![<\d.])(?:>=|[\^~=v])?\s*v?(\d+)(?:\.(\d+))?(?:\.(\d+
 """The lowest version of one alternative of a range."""
 
 
+_OLDEST = {"mocha": 8}
+"""Framework -> the oldest major version that its runner here can use."""
 _MISSING = re.compile(r"(?:No matching version found for |')(@?[^@\s']+)@")
 """The package in npm's words for one that the registry does not have."""
 
@@ -48,8 +50,13 @@ def own_or_resolved_lock(store: LayerStore, folder: NodeFolder, node_version: st
     Raises:
         TaskError: every lock holds the project itself.
     """
-    told: tuple[str, ...] = ()
+    told = folder.unread_options
     declared = folder.declared.get(folder.runner, "")
+    if declared and (lowest := _LOWEST.search(declared)) and int(lowest[1]) < _OLDEST.get(folder.runner, 0):
+        told = (*told, f"{folder.runner} {declared} is too old for the runner here; a newer one runs the tests")
+        declared = ""
+    for sentence in told:
+        say(sentence)
     versions = tuple(dict.fromkeys((declared, *FRAMEWORKS[folder.runner]) if declared else FRAMEWORKS[folder.runner]))
     if (own := folder.tree / "package-lock.json").is_file():
         say("installs the project's own package-lock.json")
@@ -57,16 +64,18 @@ def own_or_resolved_lock(store: LayerStore, folder: NodeFolder, node_version: st
             lock = pinned_npm_lock(own.read_text("utf-8"), folder.declared, node_version)
             if missing := sorted(set(folder.tools(versions[0])) - locked_names(lock)):
                 raise TaskError(f"it lacks {', '.join(missing)}")
+            if folder.runner in folder.declared and not declared:
+                raise TaskError(f"it holds an old {folder.runner}")
             if chain := chain_to(lock, folder.name):
                 raise TaskError(f"it holds the project itself: {' > '.join(chain)}")
             build_environment(store, lock)
-            return Resolved(lock)
+            return Resolved(lock, told=told)
         except RepairGymError as error:
-            told = (f"package-lock.json is not used as it is: {error}",)
-            say(told[0])
+            told = (*told, f"package-lock.json is not used as it is: {error}")
+            say(told[-1])
     elif others := [name for name in ("pnpm-lock.yaml", "yarn.lock") if (folder.tree / name).is_file()]:
-        told = (f"{others[0]} is not read: locks of npm are",)
-        say(told[0])
+        told = (*told, f"{others[0]} is not read: locks of npm are")
+        say(told[-1])
     resolved = resolve_without_itself(folder, (), versions, node_version, say)
     return resolved._replace(told=(*told, *resolved.told))
 

@@ -60,6 +60,10 @@ _SETTINGS = re.compile(r"^(tsconfig.*\.json|(jest|babel|swc)\.config\.\w+|\.(bab
 """Files in which the packages are named that a compiler or a test framework loads."""
 _OWN_SETTINGS = ("jest", "babel")
 """Keys of ``package.json`` with what could stand in such a file."""
+_REQUIRED = re.compile(
+    r"""(?:--require|\bmocha\b[^&|;]*?\s-r)[ =]+["']?([^\s"']+)|["']?require["']?:\s*\[?\s*-?\s*["']?([\w@./-]+)"""
+)
+"""Modules that mocha loads before the tests, in a command or in its settings."""
 _QUOTED = re.compile(r"""(['"])(@?[\w][^'"\s]*)\1""")
 
 
@@ -105,6 +109,22 @@ class NodeFolder(NamedTuple):
         own: dict[str, str] = {self.runner: version} if version else {}
         is_typed = any(path.endswith(_TYPESCRIPT) for path in (*self.tests, *self.sources))
         return {**own, **(_TYPESCRIPT_LOADER if is_typed and self.runner not in ("vitest", "jest") else {})}
+
+    @property
+    def unread_options(self) -> tuple[str, ...]:
+        """The modules that mocha would load first, which the runner here does not read; a sentence."""
+        if self.runner != "mocha":
+            return ()
+        own = [self.settings.get("scripts", {}).get("test", ""), json.dumps(self.settings.get("mocha", ""))]
+        texts = [
+            *map(str, own),
+            *(_text(path) for path in self.tree.glob(".mocharc*")),
+            _text(self.tree / "test/mocha.opts"),
+        ]
+        named = {module for text in texts for pair in _REQUIRED.findall(text) for module in pair if module}
+        if not named:
+            return ()
+        return (f"mocha's option require ({', '.join(sorted(named))}) is not read; tests that need it fail",)
 
     def _of(self, kind: str) -> dict[str, str]:
         return dict(self.settings.get(kind) or {})
@@ -179,7 +199,8 @@ def _runner(settings: Mapping[str, Any], texts: Mapping[str, str]) -> NodeRunner
 
 
 def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")
+    """Return the text of a file; empty without one."""
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def _may_be_test(path: str) -> bool:

@@ -6,6 +6,7 @@ the first error of its file, and all output is kept in the layer store.
 """
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
+from repairgym.config.tasks import TasksConfig
 from repairgym.errors import TaskError
 from repairgym.records import Split, TestOutcome, TestRequest, TestResult, TestRun, TestRunner
 from repairgym.sandbox.base import SandboxBackend, SandboxSpec
@@ -33,6 +35,8 @@ _NUM_TOGETHER = 10
 _LEAST_S = 60.0
 """Time of each such run, whatever is left."""
 _FAILURES = (TestOutcome.FAILED, TestOutcome.ERROR)
+_NUM_FILES_OF_RUN = 2
+"""Test files that the run of a mutant often has."""
 _NUM_TOLD = 3
 """Files whose first error stands in a message."""
 
@@ -69,11 +73,12 @@ class NodeTrial:
         """Run the suite of ``folder`` three times in the environment of ``lock``; TaskError when no file stays."""
         spec = SandboxSpec(environment=build_environment(self.store, lock)[1], tree=folder.tree)
         runs: list[TestRun] = []
-        kept, is_late = folder.tests, False
+        kept, is_late, num_reached = folder.tests, False, 0
         for number in range(1, NUM_RUNS + 1):
             run, reached = await self._run(spec, folder, kept, number)
             runs.append(run)
             is_late |= len(reached) < len(kept)
+            num_reached = num_reached or len(reached)
             kept = stable_files(runs, reached)
             if not kept:
                 break
@@ -81,6 +86,7 @@ class NodeTrial:
         if not kept:
             told = "; ".join(problems)
             raise TaskError(f"{folder.name}: no file passes most of its tests in each of {NUM_RUNS} runs: {told}")
+        problems = (*problems, *told_times(runs[0], num_reached))
         outcomes = Counter(result.outcome for test_id, result in runs[0].results.items() if "::" in test_id)
         num_failed = outcomes[TestOutcome.FAILED] + outcomes[TestOutcome.ERROR]
         return Tried(kept, len(folder.tests), outcomes[TestOutcome.PASSED], num_failed, problems)
@@ -90,7 +96,7 @@ class NodeTrial:
     ) -> tuple[TestRun, tuple[str, ...]]:
         """Return run ``number`` of ``paths`` as one, and those that it reached in its time."""
         results: dict[str, TestResult] = {}
-        output, reached, end_s = "", 0, time.monotonic() + self.max_run_s
+        duration_s, output, reached, end_s = 0.0, "", 0, time.monotonic() + self.max_run_s
         while together := tuple(paths[reached : reached + _NUM_TOGETHER]):
             left_s = end_s - time.monotonic()
             if left_s <= 0:
@@ -106,8 +112,10 @@ class NodeTrial:
             part = await run_fresh(self.backend, spec, request)
             results.update(part.results)
             output += part.output_tail
+            duration_s += part.duration_s
             reached += len(together)
-        return TestRun(results=results, exit_status=None, output_tail=output), tuple(paths[:reached])
+        run = TestRun(results=results, exit_status=None, output_tail=output, duration_s=duration_s)
+        return run, tuple(paths[:reached])
 
     def _problems(
         self, folder: NodeFolder, runs: Sequence[TestRun], kept: Sequence[str], is_late: bool
@@ -171,6 +179,18 @@ class NodeTrial:
             lock=lock,
             lock_name=f"npm/{project.file_stem}.json",
         )
+
+
+def told_times(run: TestRun, num_files: int) -> tuple[str, ...]:
+    """Return the settings for a build, in a sentence, where those of the defaults would cut most of its runs."""
+    config = TasksConfig()
+    file_s = run.duration_s / max(num_files, 1)
+    test_s = max((result.duration_s for result in run.results.values()), default=0.0)
+    if _NUM_FILES_OF_RUN * file_s <= config.run_timeout_s and test_s <= config.test_timeout_s:
+        return ()
+    bounds = max(config.run_timeout_s, _NUM_FILES_OF_RUN * file_s), max(config.test_timeout_s, test_s)
+    settings = "run_timeout_s={:.0f} test_timeout_s={:.0f}".format(*map(math.ceil, bounds))
+    return (f"a test file takes {file_s:.1f} s here, the slowest test {test_s:.1f} s; build with {settings}",)
 
 
 def first_cause(runs: Sequence[TestRun], path: str) -> str:

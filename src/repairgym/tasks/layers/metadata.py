@@ -1,10 +1,11 @@
 """Statements of a source tree about itself: settings, distribution metadata, license.
 
-Reads ``pyproject.toml``, metadata and license files as text; makes the metadata of a pinned tree. Guarantees: no
-project code runs; nothing is guessed: a tree without a statement has empty settings and the empty license.
+Reads ``pyproject.toml``, ``package.json``, metadata and license files as text; makes the metadata of a pinned tree.
+Guarantees: no project code runs; nothing is guessed: a tree without a statement has empty settings and no license.
 """
 
 import email
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -33,8 +34,8 @@ def write_metadata(tree: Path, name: str, version: str, text: str = "") -> None:
 
 
 def license_of(tree: Path) -> str:
-    """Return the license in the metadata, else in ``pyproject.toml``, else the first line of the license file."""
-    for text in (_from_metadata(tree), _from_pyproject(tree), _from_file(tree)):
+    """Return the license in the metadata, else in the project's settings, else the first line of the license file."""
+    for text in (_from_metadata(tree), _from_pyproject(tree), _from_package_json(tree), _from_file(tree)):
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         if lines:
             return lines[0][:MAX_CHARS]
@@ -54,6 +55,14 @@ def _from_metadata(tree: Path) -> str:
 def _from_pyproject(tree: Path) -> str:
     named = read_settings(tree).get("project", {}).get("license", "")
     return named if isinstance(named, str) else str(named.get("text", ""))
+
+
+def _from_package_json(tree: Path) -> str:
+    try:
+        named = json.loads((tree / "package.json").read_text(encoding="utf-8"))["license"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return named if isinstance(named, str) and not named.upper().startswith("SEE LICENSE") else ""
 
 
 def _from_file(tree: Path) -> str:

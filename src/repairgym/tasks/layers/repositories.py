@@ -30,6 +30,7 @@ COMMIT_TREE_FORMAT = 1
 GIT_TIMEOUT_S = 600.0
 MAX_TREE_BYTES = 256 << 20
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
+_STATED_VERSION = re.compile(r'"version":\s*"v?(\d[^"]*)"')
 _SETTINGS = ("safe.directory=*", "core.fsmonitor=false", "core.hooksPath=/dev/null", "core.quotePath=false")
 _SAFE = [part for setting in (*_SETTINGS, "protocol.ext.allow=never") for part in ("-c", setting)]
 
@@ -159,11 +160,12 @@ class GitRepository:
             return ""
 
     def version(self, commit_id: str) -> str:
-        """Return the newest version tag before the commit, ``0`` for none."""
+        """Return the newest version tag before the commit, else the version in ``package.json``, else ``0``."""
         try:
             tag = self.git("describe", "--tags", "--abbrev=0", "--match", "*[0-9]*", commit_id).decode().strip()
         except InputError:
-            return "0"
+            named = _STATED_VERSION.search(self.plain_text(commit_id, "package.json"))
+            tag = named[1] if named else "0"
         # Files and tasks are named after it, and a tag may be a path (`py3/v1.2`).
         return re.sub(r"[^\w.+!-]", "-", tag[next(i for i, character in enumerate(tag) if character.isdigit()) :])
 

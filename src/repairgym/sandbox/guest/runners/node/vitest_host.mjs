@@ -27,10 +27,13 @@ child_process.fork = (program, argv, options) => {
 syncBuiltinESMExports();
 
 const { startVitest } = await import(pathToFileURL(`${setup.modules}/vitest/dist/node.js`).href);
+// Vitest 4 has no options of pools any more; a single worker is one fork there.
+const { version } = JSON.parse(fs.readFileSync(`${setup.modules}/vitest/package.json`, 'utf8'));
 const forks = { singleFork: true, isolate: true, minForks: 1, maxForks: 1 };
+const pools = parseInt(version, 10) < 4 ? { poolOptions: { forks }, minWorkers: 1 } : {};
 await startVitest('test', [path.join(setup.testbed, file)], {
     root: setup.testbed, config: false, watch: false, run: true, update: false, globals: true, css: false, cache: false,
-    pool: 'forks', poolOptions: { forks }, maxWorkers: 1, minWorkers: 1, fileParallelism: false,
+    pool: 'forks', ...pools, maxWorkers: 1, fileParallelism: false,
     include: ['**/*'], exclude: [], includeSource: [], reporters: [{}], coverage: { enabled: false }, typecheck: { enabled: false },
     runner: path.join(FOLDER, 'vitest_runner.mjs'), testTimeout: 0, hookTimeout: 0, teardownTimeout: 1000,
 }, {
