@@ -77,6 +77,7 @@ def test_an_invalid_verdict_ends_with_5(folder, capsys):
     assert run("grade", folder / "tasks", other, "num_workers=1") == 5
     captured = capsys.readouterr()
     assert "0 resolved, 0 failed, 0 exploited, 1 invalid, 0 rejected" in captured.out
+    assert "\n  a: invalid: " in captured.out
     assert "the same command tries those again" in captured.err
     report = json.loads((folder / "other-graded" / "report.json").read_text())
     assert report["error_ids"] == ["a"]

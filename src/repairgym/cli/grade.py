@@ -241,6 +241,10 @@ def _print(summary: GradingSummary, differences: list[Difference], folder: Path)
     typer.echo(f", {summary.num_rejected} rejected; {share} of {summary.num_tasks} tasks resolved")
     if summary.num_empty or summary.num_not_applied:
         typer.echo(f"among the failed: {summary.num_empty} empty, {summary.num_not_applied} that do not apply")
+    for task_id, reason in list(summary.reasons.items())[:_MAX_SHOWN]:
+        typer.echo(f"  {task_id}: {reason}")
+    if len(summary.reasons) > _MAX_SHOWN:
+        typer.echo(f"  {len(summary.reasons) - _MAX_SHOWN} more: `reasons` of {folder / 'summary.json'}")
     for detector, counts in summary.detectors.items():
         severities = [f"{count} {severity}" for severity, count in counts.model_dump().items() if count]
         typer.echo(f"  {detector}: {', '.join(severities)}")

@@ -84,6 +84,8 @@ class GradingSummary(Record):
     resolved_share: float
     """Resolved among all tasks: a missing or rejected prediction counts as not resolved."""
     detectors: dict[str, DetectorCounts]
+    reasons: dict[str, str] = {}
+    """Task id -> verdict and reason of each graded submission that is not resolved."""
     rejections: tuple[RejectedEntry, ...]
     not_built: tuple[RejectedEntry, ...]
 
@@ -163,6 +165,11 @@ def summarize(graded: Sequence[GradedPrediction], rejected: Sequence[RejectedEnt
         official=dict(sorted(Counter(result.official for result in graded if result.official).items())),
         resolved_share=len(resolved) / num_tasks if num_tasks else 0.0,
         detectors=_detector_counts(graded),
+        reasons={
+            result.instance_id: f"{result.verdict.kind}: {result.verdict.reason}"
+            for result in graded
+            if result.verdict.kind is not VerdictKind.PASSED
+        },
         rejections=unusable,
         not_built=not_built,
     )
