@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from repairgym.cli.tasks import app
+from repairgym.errors import InputError
 from repairgym.records import Certificate, Environment, Location, Provenance, Task, TestRunner
 from repairgym.tasks.store import TaskStore
 
@@ -128,3 +129,11 @@ def test_an_interrupted_description_goes_on_where_it_was(
     assert not (output / "described.jsonl").exists()
     again = RUNNER.invoke(app, ["describe", str(folder), str(output)])
     assert "is not empty" in str(again.exception)
+
+
+def test_a_build_of_one_package_does_not_take_out_the_tasks_of_others(folder: Path) -> None:
+    failed = RUNNER.invoke(app, ["build", str(folder), "packages=other"])
+    assert isinstance(failed.exception, InputError)
+    assert "holds tasks of pkg, which a build of other alone would take out" in str(failed.exception)
+    assert "packages=other,pkg" in str(failed.exception)
+    assert len(list(TaskStore(folder).load())) == 1

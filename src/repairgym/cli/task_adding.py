@@ -71,7 +71,9 @@ def add(
 
     def call(adder: Adder) -> Awaitable[Added]:
         if is_repository:
-            return _of_repository(adder, source, subdirectory, node).repository(source, name, subdirectory)
+            return _of_repository(adder, source, subdirectory, node, name, catalogue).repository(
+                source, name, subdirectory
+            )
         made = _of_npm(adder, node) if is_npm else adder
         return made.package(source, DEFAULT_PAIRS if num_pairs is None else num_pairs)
 
@@ -93,14 +95,26 @@ def _check_npm(is_npm: bool, is_repository: bool, node: str) -> None:
         raise ConfigError("--npm is of packages of npm, and --node of JavaScript; leave one out")
 
 
-def _of_repository(adder: Adder, url: str, subdirectory: str, node: str) -> Adder | NpmRepositoryAdder:
-    """Return what adds the repository ``url``: a ``package.json`` without a Python project makes it JavaScript's."""
-    from repairgym.tasks.adding.npm_repository import NpmRepositoryAdder, is_npm_repository
+def _of_repository(
+    adder: Adder, url: str, subdirectory: str, node: str, name: str, catalogue: Path
+) -> Adder | NpmRepositoryAdder:
+    """Return what adds the repository ``url``: a ``package.json`` without a Python project makes it JavaScript's.
+
+    Raises:
+        InputError: ``catalogue`` has it already.
+    """
+    from repairgym.tasks.adding.adding import project_name
+    from repairgym.tasks.adding.entry import check_is_new
+    from repairgym.tasks.adding.npm_repository import NpmRepositoryAdder, is_npm_repository, name_in_catalogue
     from repairgym.tasks.layers.repositories import GitRepository
 
     adder.say(f"opens {url}")
     clone = GitRepository.open(url, adder.store, subdirectory)
-    if is_npm_repository(clone, clone.resolve("HEAD")):
+    commit = clone.resolve("HEAD")
+    is_npm = is_npm_repository(clone, commit)
+    find_name = name_in_catalogue if is_npm else project_name
+    check_is_new(catalogue, name or find_name(clone, commit, url), "repository")
+    if is_npm:
         return NpmRepositoryAdder(_node_trial(adder, adder.command, node))
     if node:
         raise ConfigError(f"--node is of JavaScript, and {url} has no package.json, or is a Python project")

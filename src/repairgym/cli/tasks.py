@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -107,11 +107,23 @@ def build(
     _make(folder, resolve(TasksConfig, overrides, preset, config, dry_run))
 
 
+def _check_keeps_others(folder: Path, packages: Collection[str]) -> None:
+    """Raise InputError where a build of ``packages`` alone would take out the folder's tasks of others."""
+    others = {task.provenance.package for task in TaskStore(folder).load_certified()} - set(packages)
+    if packages and others:
+        named = ",".join((*packages, *sorted(others)))
+        raise InputError(
+            f"{folder} holds tasks of {', '.join(sorted(others))}, which a build of {', '.join(packages)} alone would "
+            f"take out; name all of them (packages={named}; what was built is kept), or another folder"
+        )
+
+
 def _make(folder: Path, resolved: TasksConfig) -> None:
     """Make tasks from the catalogue and print how many each split and source has."""
     from repairgym.tasks.build import build_tasks as building
     from repairgym.tasks.sources.mutations import is_mostly_late
 
+    _check_keeps_others(folder, resolved.packages)
     with ProgressDisplay() as progress, StillRunning(progress) as running:
 
         def report(done: building.Progress) -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from repairgym.cli.tasks import app
 from repairgym.config.tasks import HistoryConfig, MutationConfig, TasksConfig
-from repairgym.errors import TaskError
+from repairgym.errors import InputError, TaskError
 from repairgym.tasks.build.build_tasks import build
 from repairgym.tasks.layers.catalogue import NpmRepository, load_catalogue
 from repairgym.tasks.layers.npm_locks import pinned_npm_lock
@@ -177,3 +177,29 @@ def test_an_entry_has_no_scope() -> None:
     assert NpmRepository(name="a", **fields).test_runner.is_node
     with pytest.raises(ValueError, match="scope"):
         NpmRepository(name="@a/b", **fields)
+
+
+_FIELDS = f'name = "a-b"\nsplit = "train"\nsources = ["a"]\ntests = ["b"]\nurl = "/a"\nrevision = "{40 * "a"}"\n'
+NPM_ENTRY = f'[[npm_repository]]\n{_FIELDS}runner = "tape"\n'
+PYTHON_ENTRY = f"[[repository]]\n{_FIELDS}"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "entry"),
+    [
+        ("package.json", '{"name": "@a/b"}', NPM_ENTRY),
+        ("pyproject.toml", '[project]\nname = "a-b"\n', PYTHON_ENTRY),
+    ],
+)
+def test_a_repository_that_the_catalogue_has_is_told_before_anything_runs(
+    tmp_path: Path, make_repository: Callable[..., Any], path: str, text: str, entry: str
+) -> None:
+    made = make_repository(tmp_path / "repository")
+    (made.folder / path).write_text(text)
+    made.git("add", ".")
+    made.git("commit", "-q", "-m", "settings")
+    (tmp_path / "mine.toml").write_text(entry)
+    arguments = ["add", str(made.folder), "--catalogue", str(tmp_path / "mine.toml")]
+    failed = CliRunner().invoke(app, arguments)
+    assert isinstance(failed.exception, InputError)
+    assert "mine.toml has a repository a-b already" in str(failed.exception)

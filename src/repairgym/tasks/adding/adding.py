@@ -125,7 +125,7 @@ class Adder:
         self.say(f"opens {url}")
         clone = GitRepository.open(url, self.store, subdirectory)
         commit = clone.resolve("HEAD")
-        name = name or _project_name(clone, commit, url)
+        name = name or project_name(clone, commit, url)
         tree = commit_tree(self.store, clone, commit, name, clone.version(commit))
         layout = find_layout(tree, name)
         if not layout.tests:
@@ -196,7 +196,7 @@ class Adder:
         )
 
 
-def _project_name(clone: GitRepository, commit: str, url: str) -> str:
+def project_name(clone: GitRepository, commit: str, url: str) -> str:
     """Return the name in the project's settings, else the last part of ``url``."""
     text = clone.plain_text(commit, "pyproject.toml")
     declared = re.search(

@@ -83,7 +83,10 @@ def add_entry(path: Path, text: str) -> Catalogue:
     with _alone(draft):
         before = path.read_text(encoding="utf-8") if path.exists() else ""
         draft.write_text(f"{before.rstrip()}\n\n{text}".lstrip(), encoding="utf-8")
-        catalogue = load_catalogue(draft)
+        try:
+            catalogue = load_catalogue(draft)
+        except InputError as error:
+            raise InputError(str(error).replace(str(draft), str(path))) from error
         with written_whole(path) as file:
             file.write(draft.read_bytes())
     return catalogue

@@ -5,6 +5,7 @@ outside of a sandbox; the environment is that of the project's own ``package-loc
 is, else one that is resolved from the ranges.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,12 @@ def is_npm_repository(clone: GitRepository, commit: str) -> bool:
     """Return True for a commit with a ``package.json`` and without settings of a Python project."""
     has_python = any(clone.plain_text(commit, name) for name in _PYTHON_SETTINGS)
     return not has_python and bool(clone.plain_text(commit, "package.json"))
+
+
+def name_in_catalogue(clone: GitRepository, commit: str, url: str) -> str:
+    """Return the name in ``package.json``, else the last part of ``url``, without signs that names of files lack."""
+    named = re.search(r'"name":\s*"([^"]+)"', clone.plain_text(commit, "package.json"))
+    return named[1].lstrip("@").replace("/", "-") if named else _last_part(url)
 
 
 @dataclass(frozen=True)
@@ -49,8 +56,7 @@ class NpmRepositoryAdder:
         resolved = own_or_resolved_lock(self.trial.store, folder, self.trial.node_version, self.trial.say)
         tried = await self.trial.run(folder, resolved.lock)
         repository = NpmRepository(
-            # Its scope's sign and slash would end up in names of files.
-            name=name or folder.name.lstrip("@").replace("/", "-") or _last_part(url),
+            name=name or name_in_catalogue(clone, commit, url),
             split=self.trial.split,
             sources=folder.sources,
             tests=patterns_of_tests(tried.kept),
