@@ -42,7 +42,7 @@ def add(
     ] = False,
     is_npm: Annotated[bool, typer.Option("--npm", help="SOURCE is a package of the npm registry.")] = False,
     node: Annotated[
-        str, typer.Option("--node", help="Version of node to pin, with --npm or a package.json; default: this one's.")
+        str, typer.Option("--node", help="Version or major of node to pin, of JavaScript only; default: this one's.")
     ] = "",
     name: Annotated[str, typer.Option("--name", help="Name of a repository's entry; default: the project's own.")] = "",
     subdirectory: Annotated[str, typer.Option("--subdirectory", help="The project's folder in a monorepo.")] = "",
@@ -66,16 +66,15 @@ def add(
     is_repository = is_repository or (not is_npm and looks_like_repository(source))
     _check_npm(is_npm, is_repository, node)
     _check_of_repository(is_repository, name, subdirectory, num_pairs)
-    kind, known = ("repository", name) if is_repository else ("npm" if is_npm else "package", source)
-    check_is_new(catalogue, known, kind)
+    if not is_repository:
+        check_is_new(catalogue, source, "npm" if is_npm else "package")
 
     def call(adder: Adder) -> Awaitable[Added]:
         if is_repository:
-            return _of_repository(adder, source, subdirectory, node, name, catalogue).repository(
-                source, name, subdirectory
-            )
-        made = _of_npm(adder, node) if is_npm else adder
-        return made.package(source, DEFAULT_PAIRS if num_pairs is None else num_pairs)
+            made = _of_repository(adder, source, subdirectory, node, name, catalogue)
+            return made.repository(source, name, subdirectory)
+        of_package = _of_npm(adder, node) if is_npm else adder
+        return of_package.package(source, DEFAULT_PAIRS if num_pairs is None else num_pairs)
 
     added = _find(call, source, split, locks)
     if is_written := not dry_run and (is_confirmed or _is_agreed(added, is_json)):

@@ -48,3 +48,9 @@ def test_sentences_of_wrapped_paragraphs_go_whole() -> None:
         "size(1024) is '1024B', because the loop stopped one unit too early at an exact power. "
         "Others are `a ** b`, as before."
     )
+
+
+def test_lines_of_bots_about_dependencies_are_no_part_of_an_issue() -> None:
+    told = "Reject empty names\n\nBumps [actions/checkout](https://example.org/a) from 6 to 7.\nupdated-dependencies:\n"
+    told += "- dependency-name: actions/checkout\n  dependency-type: direct:production\n  update-type: version-update\n"
+    assert clean_message(told) == "Reject empty names"

@@ -170,11 +170,15 @@ def test_bounds_and_messages_are_counted(made: Any, tmp_path: Path, make_reposit
         other.write("src/tinycalc/a.py", f"x = {number + 2}\n")
         other.write("tests/test_a.py", f"def test_a{number}(): pass\n")
         other.commit("Fix x" if number else "Add a feature")
+    other.write("src/tinycalc/a.py", "x = 9\n")
+    other.write("tests/test_a.py", "def test_a9(): pass\n")
+    other.commit("Merge branch 'main' of example.org:a/b\n\nFix many things")
     candidates, dropped = find_candidates(entry(other), GitRepository(other.folder), HistoryConfig(num_commits=1))
     assert len(candidates) == 1
     assert dropped.logs["not_a_fix"].splitlines()[0].endswith(" Add a feature")
-    assert dropped.logs.keys() == {"beyond_num_commits", "not_a_fix", "root_commit"}
-    assert dropped.funnel == {"commits": 4, "beyond_num_commits": 1, "not_a_fix": 1, "root_commit": 1}
+    reasons = {"beyond_num_commits", "not_a_fix", "root_commit", "merge_of_the_main_line"}
+    assert dropped.logs.keys() == reasons
+    assert dropped.funnel == {"commits": 5, **dict.fromkeys(reasons, 1)}
 
 
 def test_a_text_that_quotes_the_fix_is_not_used() -> None:

@@ -170,7 +170,9 @@ def node_mismatch(settings: Mapping[str, Any], node_version: str) -> str:
     """
     runtimes = (settings.get("devEngines") or {}).get("runtime") or []
     runtimes = runtimes if isinstance(runtimes, list) else [runtimes]
-    for_development = [one.get("version") for one in runtimes if isinstance(one, dict) and one.get("name") == "node"]
+    for_development = [
+        each.get("version") for each in runtimes if isinstance(each, dict) and each.get("name") == "node"
+    ]
     wanted = str(next(iter(for_development), None) or (settings.get("engines") or {}).get("node", ""))
     version = node_version or _version_of_machine()
     lowest = [match for part in wanted.split("||") if (match := _LOWEST.search(part.strip()))]

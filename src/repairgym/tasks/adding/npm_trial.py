@@ -201,8 +201,14 @@ def first_cause(runs: Sequence[TestRun], path: str) -> str:
         return messages[0][:300]
     if not results:
         return "it did not run"
-    is_flaky = any(result.outcome is TestOutcome.PASSED for result in results)
-    return "most of its tests do not pass, or not in each run" if is_flaky else "no test of it gave a result"
+    shares = [share for run in runs if (share := _share_passed(run, path))]
+    return f"{', '.join(shares)} tests pass in the runs" if shares else "no test of it gave a result"
+
+
+def _share_passed(run: TestRun, path: str) -> str:
+    """Return how many of the tests of ``path`` passed, as in "3 of 12"; empty where none of it ran."""
+    own = [result.outcome for test_id, result in run.results.items() if test_id.startswith(f"{path}::")]
+    return f"{own.count(TestOutcome.PASSED)} of {len(own)}" if own else ""
 
 
 def stable_files(runs: Sequence[TestRun], paths: Sequence[str]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ _TRAILER = re.compile(
 )
 _NOISE = re.compile(
     r"^(merge (pull request|branch|remote|tag|commit)\b.*|merged? .* into .*|\* .*|next release.*|[=~^-]{3,}"
+    r"|bumps? \S+ from \S+ to \S+.*|updated-dependencies:.*|(- )?dependency-(name|version|type): .*|update-type: .*"
     r"|(pr|gh|issue|closes?|fix(e[sd])?|resolves?|see|refs?|ticket)?[\s:]*#?\d+[.)]*|\(?#\d+\)?|[A-Z]{2,}-\d+"
     r"|(bump|release|prepare|update|tweak|fix|add|wip)?\s*(the )?(version|changelogs?|changes|history|news|"
     r"release notes|lint(ing)?|flake8|ruff|black|isort|mypy|pre-?commit|typos?|ci|travis|tox|coverage|"

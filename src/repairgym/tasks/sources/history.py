@@ -39,11 +39,12 @@ _FIX = re.compile(
     r"\b(fix(e[sd]|ing)?|bug\w*|issues?|errors?|crash\w*|regress\w*|broken?|incorrect\w*|wrong\w*|closes?|resolves?)\b",
     re.IGNORECASE,
 )
-_LINKED = re.compile(r"(?:fix(?:es|ed)?|close[sd]?|resolve[sd]?|issue|gh|bug)?[\s:(]*(?:#|issue|gh-)(\d{1,6})", re.I)
-
-
-NOT_TRIED = frozenset({"root_commit", "no_code", "no_tests", "too_many_files", "not_a_fix", "beyond_num_commits"})
+NOT_TRIED = frozenset({
+    "root_commit", "no_code", "no_tests", "too_many_files", "not_a_fix", "merge_of_the_main_line", "beyond_num_commits"
+})  # fmt: skip
 """Reasons that a commit itself gives, before anything runs."""
+_MAIN_LINE = re.compile(r"Merge (remote-tracking )?branch '(\S+/)?(main|master|trunk|dev|develop)'")
+"""Beginning of the message of a merge that brings what others did: many changes, which no text is about."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,8 @@ def _drop_reason(candidate: Candidate, clone: GitRepository, config: HistoryConf
     commit = candidate.commit
     if not commit.parents:
         return "root_commit"
+    if _MAIN_LINE.match(commit.message):
+        return "merge_of_the_main_line"
     if not candidate.sources:
         return "no_code"
     if not candidate.tests:
