@@ -22,7 +22,6 @@ from repairgym.records import Split
 if TYPE_CHECKING:
     from repairgym.tasks.adding.adding import Added, Adder
     from repairgym.tasks.adding.npm import NpmAdder
-    from repairgym.tasks.adding.npm_repository import NpmRepositoryAdder
     from repairgym.tasks.adding.npm_trial import NodeTrial
 
 
@@ -71,10 +70,9 @@ def add(
 
     def call(adder: Adder) -> Awaitable[Added]:
         if is_repository:
-            made = _of_repository(adder, source, subdirectory, node, name, catalogue)
-            return made.repository(source, name, subdirectory)
-        of_package = _of_npm(adder, node) if is_npm else adder
-        return of_package.package(source, DEFAULT_PAIRS if num_pairs is None else num_pairs)
+            return _of_repository(adder, source, subdirectory, node, name, catalogue)
+        made = _of_npm(adder, node) if is_npm else adder
+        return made.package(source, DEFAULT_PAIRS if num_pairs is None else num_pairs)
 
     added = _find(call, source, split, locks)
     if is_written := not dry_run and (is_confirmed or _is_agreed(added, is_json)):
@@ -96,8 +94,8 @@ def _check_npm(is_npm: bool, is_repository: bool, node: str) -> None:
 
 def _of_repository(
     adder: Adder, url: str, subdirectory: str, node: str, name: str, catalogue: Path
-) -> Adder | NpmRepositoryAdder:
-    """Return what adds the repository ``url``: a ``package.json`` without a Python project makes it JavaScript's.
+) -> Awaitable[Added]:
+    """Add the repository ``url``: a ``package.json`` without a Python project makes it JavaScript's.
 
     Raises:
         InputError: ``catalogue`` has it already.
@@ -114,10 +112,10 @@ def _of_repository(
     find_name = name_in_catalogue if is_npm else project_name
     check_is_new(catalogue, name or find_name(clone, commit, url), "repository")
     if is_npm:
-        return NpmRepositoryAdder(_node_trial(adder, adder.command, node))
+        return NpmRepositoryAdder(_node_trial(adder, adder.command, node)).repository(url, name, subdirectory)
     if node:
         raise ConfigError(f"--node is of JavaScript, and {url} has no package.json, or is a Python project")
-    return adder
+    return adder.repository(url, name, subdirectory)
 
 
 def _of_npm(adder: Adder, node: str) -> NpmAdder:

@@ -94,7 +94,7 @@ async def test_a_test_reserves_addresses_as_a_command_does(backend: SandboxBacke
     spec = SandboxSpec(environment=copy_environment(tmp_path / "env", ()), tree=tmp_path / "a/tree")
     sandbox = await backend.create(spec)
     try:
-        command = await sandbox.exec(["python", "-c", RESERVE], timeout_s=20)
+        command = await sandbox.exec(("python", "-c", RESERVE), timeout_s=20)
     finally:
         await sandbox.close()
     assert (done.outcome(IDS[0]) is TestOutcome.PASSED) == (command.exit_status == 0)
