@@ -83,7 +83,9 @@ def project(tree: Path, **settings: object) -> NodeFolder:
 
 @needs_npm
 def test_a_framework_that_needs_the_project_in_each_version_is_told_at_once(tmp_path: Path) -> None:
-    folder, said = project(tmp_path / "a", name="debug", devDependencies={"mocha": "10.8.2"}), list[str]()
+    needs = {"mocha": "10.8.2", "agent-base": "6.0.2"}
+    folder, said = project(tmp_path / "a", name="debug", devDependencies=needs), list[str]()
+    (folder.tree / "test/b.js").write_text("require('agent-base');\n", encoding="utf-8")
     with pytest.raises(TaskError, match=r"each known version of mocha needs it \(mocha > debug\)"):
         own_or_resolved_lock(LayerStore(tmp_path / "layers"), folder, "", said.append)
     assert sum("resolves a lock" in line for line in said) == 1

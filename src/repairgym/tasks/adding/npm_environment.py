@@ -105,6 +105,7 @@ def resolve_without_itself(
         chain, new = chain or chain_to(lock, name), names_that_need(lock, name)
         if newest.runner in new:
             say(f"{newest.runner} {fitting[0]} needs {name} itself; looks for another version of it")
+            chain = chain_to(lock, name, newest.runner)
             fitting = [other for other in fitting[1:] if not _leads_to(name, newest.tools(other), node_version)]
         elif new <= users:  # what reads the tests needs it
             break

@@ -139,10 +139,10 @@ def names_that_need(lock: str, name: str) -> frozenset[str]:
     return frozenset(reached)
 
 
-def chain_to(lock: str, name: str) -> tuple[str, ...]:
-    """Return a shortest chain of packages of a lock, from one that was asked for to ``name``; empty without one."""
+def chain_to(lock: str, name: str, first: str = "") -> tuple[str, ...]:
+    """Return a shortest chain of packages of a lock to ``name``, from ``first`` or from what was asked for; or ()."""
     needs = _needs(lock)
-    todo: list[tuple[str, ...]] = [(needed,) for needed in sorted(needs.get("", ()))]
+    todo: list[tuple[str, ...]] = [(needed,) for needed in ([first] if first else sorted(needs.get("", ())))]
     seen: set[str] = set()
     for chain in todo:  # which grows
         if chain[-1] == name:
