@@ -35,7 +35,7 @@ async def backend() -> AsyncIterator[SandboxBackend]:
 
 async def run(backend: SandboxBackend, folder: Path, code: str, test: str = TEST) -> TestRun:
     tree = folder / "tree"
-    (tree / "test").mkdir(parents=True)
+    (tree / "test").mkdir(parents=True, exist_ok=True)
     (tree / "index.js").write_text(code, encoding="utf-8")
     (tree / "test/a.js").write_text(test, encoding="utf-8")
     environment = copy_environment(folder / "env", ())
@@ -81,6 +81,16 @@ async def test_a_file_that_cannot_be_loaded_is_an_error_of_its_tests(backend: Sa
     done = await run(backend, tmp_path, "module.exports = ;\n")
     assert {done.outcome(name) for name in IDS} == {TestOutcome.ERROR}
     assert "SyntaxError" in done.results[IDS[0]].message
+
+
+@needs_node
+@pytest.mark.asyncio
+async def test_why_a_process_ended_is_told(backend: SandboxBackend, tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/package.json").write_text('{"name": "a",,}', encoding="utf-8")
+    told = (await run(backend, tmp_path, "module.exports = 1;\n")).results[IDS[0]]
+    assert told.message.startswith("the process of its file ended with exit status 1: SyntaxError: ")
+    assert "package.json" in told.message
 
 
 RESERVE = "import mmap; mmap.mmap(-1, 3 << 30)"

@@ -24,7 +24,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from typing import Any, Dict, List, Set
+import threading
+from typing import IO, Any, Dict, List, Set
 
 from .. import confinement, reaping, syscalls
 from ..deadlines import Deadline, descendants, scheduled
@@ -42,6 +43,9 @@ _CHUNK_BYTES = 1 << 16
 _NUM_DIGITS = 32
 _TYPESCRIPT = (".ts", ".tsx", ".mts", ".cts")
 _SPACE = re.compile(r"\s+")
+_ERROR = re.compile(r"^.*?\b(\w*Error\b.*|FATAL ERROR:.*|\w*Exception:.*)$", re.MULTILINE)
+_MAX_KEPT_BYTES = 1 << 14
+"""Of what a process says on standard error, to tell why it ended."""
 _WITHOUT_TRAPS = "--disable-wasm-trap-handler"
 _PROC_FILES = (
     "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/loadavg", "/proc/uptime", "/proc/version",
@@ -142,6 +146,8 @@ class _File:
         self._told: Set[str] = set()
         self._crash = ""
         self._crash_line = 0
+        self._said = b""
+        """Beginning of standard error."""
         self._is_done = False
         self.has_problem = False
 
@@ -152,6 +158,8 @@ class _File:
         received, sent = os.pipe()
         process = self._start(sent)
         os.close(sent)
+        listener = threading.Thread(target=self._listen, args=(process.stderr,))
+        listener.start()
         try:
             is_late = not self._read(received)
         finally:
@@ -161,6 +169,7 @@ class _File:
             status = process.wait()
             # A process that left the group would see, and could change, the files that later tests use.
             reaping.end_all(reaping.signal_descendants)
+            listener.join()
             shutil.rmtree(self._scratch, ignore_errors=True)
         self._account(status, is_late)
 
@@ -178,6 +187,7 @@ class _File:
         process = subprocess.Popen(
             [self._node, *self._flags, *_arguments(setup["framework"], self._path, self._testbed, modules)],
             stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             pass_fds=[sent],
             cwd=self._testbed,
             env=environment,
@@ -188,6 +198,14 @@ class _File:
         with contextlib.suppress(BrokenPipeError), process.stdin:
             process.stdin.write(json.dumps(setup).encode())
         return process
+
+    def _listen(self, stream: IO[bytes]) -> None:
+        """Hand on what the process says on standard error, and keep its beginning."""
+        with stream:
+            while data := os.read(stream.fileno(), _CHUNK_BYTES):
+                self._said += data[: _MAX_KEPT_BYTES - len(self._said)]
+                with contextlib.suppress(OSError):
+                    os.write(2, data)
 
     def _read(self, received: int) -> bool:
         """Read lines until the process closes its end; False when a deadline passed."""
@@ -290,7 +308,9 @@ class _File:
             return
         else:
             ending = f"signal {-status}" if status < 0 else f"exit status {status}"
-            message = self._crash or f"the process of its file ended with {ending}"
+            error = _ERROR.search(self._said.decode(errors="replace"))
+            why = f": {error[1]}" if error else ""
+            message = self._crash or first_line(f"the process of its file ended with {ending}{why}")
         for test_id in self._open:
             self._tell(test_id, "failed", message, 0.0, line=self._crash_line)
         # A framework that counts failures ends with a status that says so.
