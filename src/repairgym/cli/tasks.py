@@ -109,6 +109,8 @@ def build(
 
 def _check_keeps_others(folder: Path, packages: Collection[str]) -> None:
     """Raise InputError where a build of ``packages`` alone would take out the folder's tasks of others."""
+    if not (folder / "tasks.jsonl").is_file():
+        return
     others = {task.provenance.package for task in TaskStore(folder).load_certified()} - set(packages)
     if packages and others:
         named = ",".join((*packages, *sorted(others)))
