@@ -109,10 +109,10 @@ def build(
 
 def _check_keeps_others(folder: Path, packages: Collection[str]) -> None:
     """Raise InputError where a build of ``packages`` alone would take out the folder's tasks of others."""
-    if not (folder / "tasks.jsonl").is_file():
+    if not packages or not (folder / TASKS_FILE).is_file():
         return
     others = {task.provenance.package for task in TaskStore(folder).load_certified()} - set(packages)
-    if packages and others:
+    if others:
         named = ",".join((*packages, *sorted(others)))
         raise InputError(
             f"{folder} holds tasks of {', '.join(sorted(others))}, which a build of {', '.join(packages)} alone would "

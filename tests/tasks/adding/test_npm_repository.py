@@ -187,7 +187,7 @@ PYTHON_ENTRY = f"[[repository]]\n{_FIELDS}"
 @pytest.mark.parametrize(
     ("path", "text", "entry"),
     [
-        ("package.json", '{"name": "@a/b"}', NPM_ENTRY),
+        ("package.json", '{"author": {"name": "c"}, "name": "@a/b"}', NPM_ENTRY),
         ("pyproject.toml", '[project]\nname = "a-b"\n', PYTHON_ENTRY),
     ],
 )

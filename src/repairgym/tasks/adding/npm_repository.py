@@ -5,7 +5,6 @@ outside of a sandbox; the environment is that of the project's own ``package-loc
 is, else one that is resolved from the ranges.
 """
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from repairgym.tasks.adding.npm_environment import node_mismatch, own_or_resolve
 from repairgym.tasks.adding.npm_project import patterns_of_tests, read_folder
 from repairgym.tasks.adding.npm_trial import NodeTrial
 from repairgym.tasks.layers.catalogue import NpmRepository
+from repairgym.tasks.layers.metadata import parse_package_json
 from repairgym.tasks.layers.repositories import GitRepository, commit_tree
 from repairgym.tasks.sources.history import find_candidates
 
@@ -29,8 +29,8 @@ def is_npm_repository(clone: GitRepository, commit: str) -> bool:
 
 def name_in_catalogue(clone: GitRepository, commit: str, url: str) -> str:
     """Return the name in ``package.json``, else the last part of ``url``, without signs that names of files lack."""
-    named = re.search(r'"name":\s*"([^"]+)"', clone.plain_text(commit, "package.json"))
-    return named[1].lstrip("@").replace("/", "-") if named else _last_part(url)
+    named = str(parse_package_json(clone.plain_text(commit, "package.json")).get("name", ""))
+    return named.lstrip("@").replace("/", "-") or _last_part(url)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,15 @@ def read_settings(tree: Path) -> dict[str, Any]:
         return {}
 
 
+def parse_package_json(text: str) -> dict[str, Any]:
+    """Return the content of a ``package.json``; empty for a missing or broken one."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def write_metadata(tree: Path, name: str, version: str, text: str = "") -> None:
     """Write the metadata of a distribution for ``importlib.metadata``: ``text``, or name and version."""
     folder = tree / METADATA_FOLDER / f"{re.sub('[-/]', '_', name)}-{version}.dist-info"
@@ -58,10 +67,10 @@ def _from_pyproject(tree: Path) -> str:
 
 
 def _from_package_json(tree: Path) -> str:
-    try:
-        named = json.loads((tree / "package.json").read_text(encoding="utf-8"))["license"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+    path = tree / "package.json"
+    named = parse_package_json(path.read_text(encoding="utf-8", errors="replace") if path.is_file() else "").get(
+        "license"
+    )
     return named if isinstance(named, str) and not named.upper().startswith("SEE LICENSE") else ""
 
 

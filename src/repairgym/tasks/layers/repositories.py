@@ -20,7 +20,7 @@ from typing import Literal, Self
 
 from repairgym.errors import IndexUnavailableError, InputError, TaskError
 from repairgym.tasks.layers.catalogue import NpmPackage, NpmRepository, Package, Project, Repository
-from repairgym.tasks.layers.metadata import read_settings, write_metadata
+from repairgym.tasks.layers.metadata import parse_package_json, read_settings, write_metadata
 from repairgym.tasks.layers.npm_registry import integrity_of_bytes
 from repairgym.tasks.layers.package_index import Sdist
 from repairgym.tasks.layers.store import LayerStore
@@ -30,7 +30,6 @@ COMMIT_TREE_FORMAT = 1
 GIT_TIMEOUT_S = 600.0
 MAX_TREE_BYTES = 256 << 20
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
-_STATED_VERSION = re.compile(r'"version":\s*"v?(\d[^"]*)"')
 _SETTINGS = ("safe.directory=*", "core.fsmonitor=false", "core.hooksPath=/dev/null", "core.quotePath=false")
 _SAFE = [part for setting in (*_SETTINGS, "protocol.ext.allow=never") for part in ("-c", setting)]
 
@@ -164,8 +163,8 @@ class GitRepository:
         try:
             tag = self.git("describe", "--tags", "--abbrev=0", "--match", "*[0-9]*", commit_id).decode().strip()
         except InputError:
-            named = _STATED_VERSION.search(self.plain_text(commit_id, "package.json"))
-            tag = named[1] if named else "0"
+            stated = str(parse_package_json(self.plain_text(commit_id, "package.json")).get("version", ""))
+            tag = stated if re.match(r"v?\d", stated) else "0"
         # Files and tasks are named after it, and a tag may be a path (`py3/v1.2`).
         return re.sub(r"[^\w.+!-]", "-", tag[next(i for i, character in enumerate(tag) if character.isdigit()) :])
 
